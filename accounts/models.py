@@ -1,0 +1,101 @@
+"""People, their tokens, what they changed, and what they must not do twice."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, ClassVar
+
+from django.contrib.auth.models import AbstractUser
+from django.contrib.auth.models import UserManager as DjangoUserManager
+from django.db import models
+from django.db.models import Q
+from knox.models import AbstractAuthToken
+
+
+class Role(models.TextChoices):
+    VIEWER = "viewer", "Viewer"  # sees what a member sees, writes only own tokens and password
+    MEMBER = "member", "Member"
+    ADMIN = "admin", "Admin"  # may define engines: root on their hosts
+
+
+class Scope(models.TextChoices):
+    READ = "read", "Read"
+    WRITE = "write", "Write"
+    ADMIN = "admin", "Admin"
+
+
+class UserManager(DjangoUserManager["User"]):
+    def create_superuser(
+        self, username: str, email: str | None = None, password: str | None = None, **extra: Any
+    ) -> User:
+        extra.setdefault("role", Role.ADMIN)
+        return super().create_superuser(username, email, password, **extra)
+
+
+class User(AbstractUser):  # type: ignore[django-manager-missing]  # knox's relation has no types
+    role = models.CharField(max_length=16, choices=Role.choices, default=Role.MEMBER)
+
+    objects: ClassVar[UserManager] = UserManager()
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(role__in=Role.values), name="user_role_known")]
+
+    @property
+    def is_admin(self) -> bool:
+        return self.is_active and self.role == Role.ADMIN
+
+
+class Token(AbstractAuthToken):  # type: ignore[misc]  # knox has no types
+    """A bearer token: only its SHA-512 is stored. `expiry` None never ends; `last_used` is exact to a minute."""
+
+    uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
+    name = models.CharField(max_length=100)
+    scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.WRITE)
+    last_used = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [models.CheckConstraint(condition=Q(scope__in=Scope.values), name="token_scope_known")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class AuditEntry(models.Model):
+    """One change: who, what, when, from where, before and after. Written in the transaction of the change itself."""
+
+    at = models.DateTimeField(auto_now_add=True, db_index=True)
+    actor = models.ForeignKey(User, null=True, on_delete=models.SET_NULL, related_name="+")
+    actor_name = models.CharField(max_length=150)  # outlives the user
+    action = models.CharField(max_length=64)  # <kind>.<verb>
+    kind = models.CharField(max_length=32)
+    object_id = models.CharField(max_length=64)
+    before = models.JSONField(null=True)
+    after = models.JSONField(null=True)
+    address = models.CharField(max_length=64, blank=True, default="")
+    request_id = models.CharField(max_length=64, blank=True, default="")
+
+    class Meta:
+        verbose_name_plural = "audit entries"
+        indexes = [models.Index(fields=["kind", "object_id"])]
+
+    def __str__(self) -> str:
+        return f"{self.actor_name} {self.action} {self.object_id}"
+
+
+class IdempotencyKey(models.Model):
+    """The first use of a key by a user, and the answer it got; `status` None while the first request still works."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
+    key = models.CharField(max_length=128)
+    route = models.CharField(max_length=300)  # method and path
+    body_hash = models.CharField(max_length=64)
+    holder = models.CharField(max_length=32, default="")  # the process that works on it
+    status = models.PositiveSmallIntegerField(null=True)
+    response = models.JSONField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True, db_index=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once")]
+
+    def __str__(self) -> str:
+        return f"{self.route} {self.key}"

@@ -1,0 +1,91 @@
+"""Shapes of accounts in the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from accounts.models import Role, Scope, Token, User
+from accounts.rest import StrictSerializer
+
+YEAR_S = 366 * 24 * 3600
+
+
+class LoginSerializer(StrictSerializer):
+    username = serializers.CharField(max_length=150)
+    password = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
+
+
+class LoginAnswerSerializer(StrictSerializer):
+    token = serializers.CharField()
+    expires_at = serializers.DateTimeField(allow_null=True)
+
+
+class PasswordSerializer(StrictSerializer):
+    old = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
+    new = serializers.CharField(max_length=1024, trim_whitespace=False, write_only=True)
+
+
+class TokenFactsSerializer(StrictSerializer):
+    name = serializers.CharField()
+    scope = serializers.ChoiceField(Scope.choices)
+    expires_at = serializers.DateTimeField(source="expiry", allow_null=True)
+
+
+class MeSerializer(StrictSerializer):
+    username = serializers.CharField()
+    role = serializers.ChoiceField(Role.choices)
+    token = TokenFactsSerializer(allow_null=True)
+
+
+class TokenSerializer(StrictSerializer):
+    """A token as lists show it; its value is in the answer to POST alone."""
+
+    id = serializers.UUIDField(source="uuid", read_only=True)
+    name = serializers.CharField(max_length=100)
+    scope = serializers.ChoiceField(Scope.choices, default=Scope.WRITE)
+    expires_in_s = serializers.IntegerField(
+        min_value=60, max_value=10 * YEAR_S, allow_null=True, required=False, write_only=True
+    )
+    user = serializers.CharField(source="user.username", read_only=True)
+    created_at = serializers.DateTimeField(source="created", read_only=True)
+    expires_at = serializers.DateTimeField(source="expiry", read_only=True, allow_null=True)
+    last_used = serializers.DateTimeField(read_only=True, allow_null=True)
+
+
+class NewTokenSerializer(TokenSerializer):
+    token = serializers.CharField(read_only=True)
+
+
+class UserSerializer(StrictSerializer):
+    username = serializers.CharField(max_length=150)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+    password = serializers.CharField(
+        max_length=1024, required=False, write_only=True, trim_whitespace=False,
+        help_text="Generated, and shown once in the answer, when it is left out.",
+    )  # fmt: skip
+    active = serializers.BooleanField(source="is_active", read_only=True)
+    created_at = serializers.DateTimeField(source="date_joined", read_only=True)
+    last_login = serializers.DateTimeField(read_only=True, allow_null=True)
+
+
+class UserChangeSerializer(StrictSerializer):
+    role = serializers.ChoiceField(Role.choices, required=False)
+    active = serializers.BooleanField(required=False)
+    reset_password = serializers.BooleanField(required=False)
+
+
+class NewUserSerializer(UserSerializer):
+    """Once, after a password was generated."""
+
+    password = serializers.CharField(read_only=True)
+
+
+def user_with_password(user: User, password: str | None) -> dict[str, Any]:
+    data = dict(UserSerializer(user).data)
+    return data if password is None else {**data, "password": password}
+
+
+def token_with_value(token: Token, value: str) -> dict[str, Any]:
+    return {**TokenSerializer(token).data, "token": value}

@@ -1,0 +1,135 @@
+"""Bodies are hostile: one strict JSON parser whose every refusal is a 4xx that names the place."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import IO, Any
+
+from django.conf import settings
+from rest_framework.parsers import BaseParser
+
+from primer_site.errors import FieldError, Invalid, Malformed, TooLarge
+
+MAX_DEPTH = 64
+MAX_INT_DIGITS = 4000  # far above any number of ours, below what makes int() slow
+
+
+class StrictJSONParser(BaseParser):
+    """JSON in UTF-8 without duplicate keys, NaN, lone surrogates or NUL, at most `PRIMER_MAX_BODY_BYTES` and 64 levels deep."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        limit = settings.PRIMER_MAX_BODY_BYTES
+        raw = stream.read(limit + 1)
+        if len(raw) > limit:
+            raise TooLarge(f"The body is larger than {limit} bytes.")
+        return load(raw)
+
+
+def load(raw: bytes) -> Any:
+    """Parses and checks one JSON text; raises `Malformed` when it is not JSON, `Invalid` when it is not acceptable."""
+    if not raw.strip():
+        return {}
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        raise Malformed("The body is not UTF-8. Send JSON in UTF-8 without a byte order mark.") from None
+    if text.startswith("\ufeff"):
+        raise Malformed("The body begins with a byte order mark. Send JSON without it.")
+    if _too_deep(text):
+        raise Invalid(f"The body is nested deeper than {MAX_DEPTH} levels.")
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer, parse_float=_finite
+        )
+    except (json.JSONDecodeError, RecursionError) as exc:
+        where = f" (line {exc.lineno}, column {exc.colno})" if isinstance(exc, json.JSONDecodeError) else ""
+        raise Malformed(f"The body is not JSON{where}.") from None
+    check_text(value)
+    return value
+
+
+def _too_deep(text: str) -> bool:
+    """Counts brackets outside strings before the parser recurses into them."""
+    depth, in_string, skip = 0, False, False
+    if text.count("[") + text.count("{") <= MAX_DEPTH:
+        return False
+    for char in text:
+        if skip:
+            skip = False
+        elif in_string:
+            skip = char == "\\"
+            in_string = char != '"'
+        elif char == '"':
+            in_string = True
+        elif char in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                return True
+        elif char in "]}":
+            depth -= 1
+    return False
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in result:
+            raise Invalid("A key stands twice in one object.", errors=[FieldError(_plain(key), "stands twice")])
+        result[key] = value
+    return result
+
+
+def _constant(name: str) -> Any:
+    raise Malformed(f"The body is not JSON: {name} is not a JSON number.")
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > MAX_INT_DIGITS:
+        raise Invalid("The body holds an integer that is too large.")
+    return int(digits)
+
+
+def _finite(digits: str) -> float:
+    number = float(digits)
+    if number in (float("inf"), float("-inf")):
+        raise Invalid(f"The body holds a number that is too large: {digits[:40]}.")
+    return number
+
+
+def check_text(value: Any, field: str = "") -> None:
+    """Raises `Invalid` naming the first field that holds NUL or half a surrogate pair: neither can be stored."""
+    stack: list[tuple[str, Any]] = [(field, value)]
+    while stack:
+        path, item = stack.pop()
+        if isinstance(item, str):
+            if problem := bad_text(item):
+                raise Invalid("The body holds text that cannot be stored.", errors=[FieldError(path, problem)])
+        elif isinstance(item, dict):
+            for key, inner in item.items():
+                name = f"{path}.{_plain(key)}" if path else _plain(key)
+                if problem := bad_text(key):
+                    raise Invalid("The body holds a key that cannot be stored.", errors=[FieldError(name, problem)])
+                stack.append((name, inner))
+        elif isinstance(item, list):
+            stack.extend((f"{path}[{index}]", inner) for index, inner in enumerate(item))
+
+
+def bad_text(text: str) -> str:
+    """Why a string cannot be stored, or ""."""
+    if "\x00" in text:
+        return "must not contain NUL"
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return "must not contain a lone surrogate"
+    return ""
+
+
+def _plain(key: str) -> str:
+    """A key as it may stand in an error: no control characters, no surrogates, not endless."""
+    return key[:80].encode("ascii", "backslashreplace").decode().replace("\x00", "\\x00")

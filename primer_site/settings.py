@@ -1,0 +1,193 @@
+"""Settings, all from `PRIMER_*` variables (or `<NAME>_FILE`) and the data directory; docs/settings.md lists them."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import environ
+from csp.constants import NONE, SELF
+
+from primer_site.home import home_dir, setting
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+PRIMER_HOME = home_dir()
+
+# Without a prepared home (a tool that only imports the settings) the keys are of this process alone; the system check
+# primer.E001 refuses to serve like that.
+PRIMER_PREPARED = bool(setting("SECRET_KEY", "secret-key") and setting("ENCRYPTION_KEYS", "encryption-keys"))
+SECRET_KEY = setting("SECRET_KEY", "secret-key") or secrets.token_urlsafe(48)
+PRIMER_ENCRYPTION_KEYS: list[str] = setting("ENCRYPTION_KEYS", "encryption-keys").split()
+PRIMER_INSTANCE_ID: str = setting("INSTANCE_ID", "instance-id")
+
+DEBUG = env.bool("PRIMER_DEBUG", default=False)
+ALLOWED_HOSTS: list[str] = env.list("PRIMER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS: list[str] = env.list("PRIMER_TRUSTED_ORIGINS", default=[])
+
+# The local provider isolates nothing, so it exists only where the operator says so.
+PRIMER_ALLOW_LOCAL = env.bool("PRIMER_ALLOW_LOCAL", default=False)
+# Where a provider's engine socket may lie; anything else could make the server open files by name.
+PRIMER_SOCKET_DIRS: list[str] = env.list("PRIMER_SOCKET_DIRS", default=["/run", "/var/run", str(PRIMER_HOME)])
+PRIMER_DRAIN_S = env.float("PRIMER_DRAIN_S", default=10.0)  # what a graceful stop grants to runs
+PRIMER_TOKEN_TTL_S = env.int("PRIMER_TOKEN_TTL_S", default=30 * 24 * 3600)  # of a token that login buys
+PRIMER_MAX_BODY_BYTES = env.int("PRIMER_MAX_BODY_BYTES", default=64 * 1024 * 1024)  # of a JSON body
+
+INSTALLED_APPS = [
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "rest_framework",
+    "knox",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "channels",
+    "csp",
+    "primer_site",
+    "accounts",
+    "workspaces",
+    "agents",
+    "sessions_app",
+]
+MIDDLEWARE = [
+    "primer_site.requests.RequestMiddleware",
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "primer_site.urls"
+ASGI_APPLICATION = "primer_site.asgi.application"
+APPEND_SLASH = False
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": PRIMER_HOME / "primer.sqlite3",
+        "OPTIONS": {
+            # The default mode upgrades a read lock in the middle of a transaction, which fails at once under
+            # concurrent writers; IMMEDIATE waits its turn instead.
+            "transaction_mode": "IMMEDIATE",
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16000;",
+        },
+        "CONN_MAX_AGE": 0,
+        "TEST": {"NAME": PRIMER_HOME / "test.sqlite3"},
+    }
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+AUTH_USER_MODEL = "accounts.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.UserAttributeSimilarityValidator"},
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator", "OPTIONS": {"min_length": 10}},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "/login/"
+
+CHANNEL_LAYERS = {"default": {"BACKEND": "channels.layers.InMemoryChannelLayer"}}
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+STATIC_URL = "/static/"
+STATIC_ROOT = PRIMER_HOME / "static"
+STATICFILES_DIRS = [BASE_DIR / "static"]
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
+}
+FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
+DATA_UPLOAD_MAX_MEMORY_SIZE = PRIMER_MAX_BODY_BYTES
+
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = "same-origin"
+SESSION_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = "Lax"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("PRIMER_HTTPS", default=False)
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "form-action": [SELF],
+        "base-uri": [NONE],
+        "frame-ancestors": [NONE],
+    }
+}
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "accounts.authentication.BearerAuthentication",
+        "accounts.authentication.CookieAuthentication",
+    ],
+    # The login middleware guards pages only; without this DRF would answer 200 to nobody in particular.
+    "DEFAULT_PERMISSION_CLASSES": ["accounts.permissions.RoleAndScope"],
+    "DEFAULT_PARSER_CLASSES": ["primer_site.parsing.StrictJSONParser"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PAGINATION_CLASS": "primer_site.pagination.KeysetPagination",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "primer_site.problems.handle",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "DEFAULT_THROTTLE_RATES": {"login": env.str("PRIMER_LOGIN_RATE", default="10/min")},
+}
+REST_KNOX = {
+    "TOKEN_MODEL": "accounts.Token",
+    "AUTH_HEADER_PREFIX": "Bearer",
+    "AUTO_REFRESH": False,
+}
+KNOX_TOKEN_MODEL = "accounts.Token"  # noqa: S105 - a model's name
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Primer",
+    "DESCRIPTION": "Runs code that nobody trusts, in a sandbox that is not the host.",
+    "VERSION": "v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {
+        "plain": {"()": "primer_site.logs.formatter"},
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["stderr"], "level": env.str("PRIMER_LOG_LEVEL", default="INFO")},
+    "loggers": {
+        "daphne": {"level": "WARNING"},
+        "django.request": {"level": "CRITICAL"},  # the request middleware logs each answer once, with its id
+        "docker": {"level": "WARNING"},
+        "urllib3": {"level": "WARNING"},
+    },
+}

@@ -1,0 +1,54 @@
+"""Secrets at rest, and the tokens of sandbox channels."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from django.conf import settings
+
+from primer_site.errors import PrimerError
+
+
+class Sealed(PrimerError):
+    """A stored secret cannot be read with the keys of this server."""
+
+    code, status = "secret_unreadable", 500
+    hint = "Put the key that wrote it back into PRIMER_ENCRYPTION_KEYS, behind the current one."
+
+
+def _fernet() -> MultiFernet:
+    if not settings.PRIMER_ENCRYPTION_KEYS:
+        raise Sealed("This server has no encryption key.", hint="Run: primer up --prepare-only")
+    return MultiFernet([Fernet(key) for key in settings.PRIMER_ENCRYPTION_KEYS])
+
+
+def seal(values: dict[str, Any]) -> str:
+    """Encrypts and authenticates a dict of secrets; {} is ""."""
+    return _fernet().encrypt(json.dumps(values).encode()).decode() if values else ""
+
+
+def unseal(text: str) -> dict[str, Any]:
+    """The dict behind `seal`; raises `Sealed` when no key fits."""
+    if not text:
+        return {}
+    try:
+        return dict(json.loads(_fernet().decrypt(text.encode())))
+    except InvalidToken as exc:
+        raise Sealed() from exc
+
+
+def mask(value: str | None) -> dict[str, Any]:
+    """What reads show of a secret: whether it is set, and its last four characters when it is long enough to spare them."""
+    if not value:
+        return {"set": False, "last4": None}
+    return {"set": True, "last4": value[-4:] if len(value) >= 12 else None}
+
+
+def channel_secret(workspace_id: str, generation: int) -> bytes:
+    """The secret between this server and one start of a sandbox: 32 bytes, derived and stored nowhere."""
+    message = f"primer-channel:{settings.PRIMER_INSTANCE_ID}:{workspace_id}:{generation}".encode()
+    return hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).digest()
