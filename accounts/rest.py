@@ -39,7 +39,7 @@ class StrictSerializer(serializers.Serializer[Any]):
 
     def to_internal_value(self, data: Any) -> Any:
         if not isinstance(data, dict):
-            raise serializers.ValidationError("must be an object")
+            raise serializers.ValidationError({"non_field_errors": ["must be an object"]})
         writable = {name for name, field in self.fields.items() if not field.read_only}
         unknown = [str(key) for key in data if key not in writable and key not in self.read_back]
         if unknown:
