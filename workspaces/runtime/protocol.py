@@ -1,0 +1,202 @@
+"""The wire between control plane and sandbox: frames, their authentication, and the numbers both ends agree on. Pure.
+
+A frame is `length u32 | kind u8 | stream u32 | payload | mac`, big-endian; `length` counts what follows it. Control
+payloads are JSON objects, data payloads raw bytes behind a channel number and an offset.
+
+Handshake. The control plane holds a token derived from its own key; the token never travels.
+ 1. The runtime speaks first: GREETING with its version, a nonce, its boot id, and whether it was claimed.
+ 2. A runtime that nobody has claimed since its start takes CLAIM, the *hash* of the token, from the first connection.
+    No program of a user has run at that moment, so nobody inside can be first, and nobody inside can listen.
+ 3. The client sends AUTH: its nonce and a keyed BLAKE2b over greeting and nonce, key = that hash.
+ 4. The runtime answers WELCOME with its own proof. Two keys, one per direction, are derived from the same transcript;
+    from here on each frame ends in a 16-byte MAC over an implicit counter, the header and the payload.
+
+What code in the sandbox (same uid) can do: connect and be refused, kill the bridge, and, while a bridge is young, write
+into its stream. Each of these breaks a channel, which the client re-opens. What it cannot do: read the hash (the runtime
+is not dumpable), forge, alter, reorder, drop or replay a frame unnoticed (MAC and counter), replay another
+connection (both nonces are in the keys), or pose as the runtime (WELCOME's proof). Somebody who takes the runtime over
+can answer anything: the client checks size, type and time of every reply. Replies of one sandbox prove nothing
+about another: each has its own token.
+
+Flow control is absolute: CREDIT carries the offset up to which the receiver has taken the bytes (they may be forgotten)
+and the offset up to which the sender may go. Repeating one changes nothing, so a new connection starts from offsets.
+"""
+
+from __future__ import annotations
+
+import struct
+from _blake2 import blake2b
+from _operator import _compare_digest
+
+TYPE_CHECKING = False  # `typing` would cost PID 1 a megabyte
+if TYPE_CHECKING:
+    from typing import Any
+
+VERSION = "1.0.0"
+PROTOCOL = 1
+
+CHUNK = 64 * 1024  # bytes of one data frame, and of one read of a pipe
+WINDOW = 1024 * 1024  # bytes in flight of one direction of one stream
+MAX_PAYLOAD = 4 * 1024 * 1024  # a start request carries argv and env: the kernel takes about 2 MiB, JSON escapes them
+MAX_GREETING = 4096  # limit of every frame before both ends are proven
+MAC_BYTES = 16
+DEFAULT_GRACE_S = 2.0  # between TERM and KILL
+
+GREETING, CLAIM, AUTH, WELCOME, REFUSED = 1, 2, 3, 4, 5
+REQUEST, REPLY, FAIL, EVENT = 16, 17, 18, 19
+DATA, CREDIT, END, ABORT = 32, 33, 34, 35
+
+STDIN, STDOUT, STDERR, FILE = 0, 1, 2, 3  # channels of a stream
+
+_HEAD = struct.Struct(">IBI")
+_DATA = struct.Struct(">BQ")
+_CREDIT = struct.Struct(">BQQ")
+_COUNTER = struct.Struct(">Q")
+_OVERHEAD = _HEAD.size - 4
+
+
+class ProtocolViolation(Exception):
+    """The peer sent what the protocol does not allow; the connection is worth nothing any more."""
+
+
+class BadMac(ProtocolViolation):
+    """A frame was not made by the holder of the key, or not in this place of the stream."""
+
+
+def token_hash(secret: bytes) -> bytes:
+    """What the runtime learns instead of the token."""
+    return blake2b(secret[:4096], digest_size=32, person=b"primer-claim").digest()
+
+
+def transcript(greeting: bytes, client_nonce: bytes) -> bytes:
+    return _COUNTER.pack(len(greeting)) + greeting + client_nonce
+
+
+def derive(key: bytes, script: bytes, purpose: bytes) -> bytes:
+    """`purpose`: client, server (proofs), c2s, s2c (frame keys)."""
+    return blake2b(script, key=key, digest_size=32, person=b"primer-" + purpose).digest()
+
+
+def same_bytes(one: bytes, other: bytes) -> bool:
+    """Compares in constant time."""
+    return _compare_digest(one, other)
+
+
+class Encoder:
+    """Turns frames into bytes; with a key each carries its MAC, and the order of `encode` is the order on the wire."""
+
+    def __init__(self) -> None:
+        self._key: bytes | None = None
+        self._counter = 0
+
+    def secure(self, key: bytes) -> None:
+        self._key, self._counter = key, 0
+
+    def encode(self, kind: int, stream: int, payload: bytes = b"") -> bytes:
+        if self._key is None:
+            return _HEAD.pack(_OVERHEAD + len(payload), kind, stream) + payload
+        head = _HEAD.pack(_OVERHEAD + len(payload) + MAC_BYTES, kind, stream)
+        mac = blake2b(_COUNTER.pack(self._counter) + head, key=self._key, digest_size=MAC_BYTES)
+        mac.update(payload)
+        self._counter += 1
+        return b"".join((head, payload, mac.digest()))
+
+
+class Decoder:
+    """Turns bytes into frames. Holds at most one frame beside the bytes just fed; raises ProtocolViolation, BadMac."""
+
+    def __init__(self, limit: int = MAX_GREETING) -> None:
+        self._buffer = bytearray()
+        self._key: bytes | None = None
+        self._counter = 0
+        self._limit = limit
+
+    def secure(self, key: bytes, limit: int = MAX_PAYLOAD) -> None:
+        self._key, self._counter, self._limit = key, 0, limit
+
+    def feed(self, data: bytes) -> None:
+        self._buffer += data
+
+    def next(self) -> tuple[int, int, bytes] | None:
+        """The next whole frame as (kind, stream, payload), None when more bytes are needed; a frame that is too long is refused by its header."""
+        buffer = self._buffer
+        if len(buffer) < _HEAD.size:
+            return None
+        length, kind, stream = _HEAD.unpack_from(buffer)
+        tail = MAC_BYTES if self._key is not None else 0
+        if not _OVERHEAD + tail <= length <= _OVERHEAD + tail + self._limit:
+            raise ProtocolViolation(f"a frame announces {length} bytes")
+        end = 4 + length
+        if len(buffer) < end:
+            return None
+        with memoryview(buffer) as view:
+            payload = bytes(view[_HEAD.size : end - tail])
+            if self._key is not None:
+                mac = blake2b(_COUNTER.pack(self._counter), key=self._key, digest_size=MAC_BYTES)
+                mac.update(view[: end - tail])
+                if not _compare_digest(mac.digest(), bytes(view[end - tail : end])):
+                    raise BadMac("a frame carries a wrong MAC")
+        self._counter += 1
+        del buffer[:end]
+        return kind, stream, payload
+
+
+def pack_data(channel: int, offset: int, data: bytes) -> bytes:
+    return _DATA.pack(channel, offset) + data
+
+
+def unpack_data(payload: bytes) -> tuple[int, int, bytes]:
+    """channel, offset, bytes."""
+    if len(payload) < _DATA.size:
+        raise ProtocolViolation("a data frame is too short")
+    channel, offset = _DATA.unpack_from(payload)
+    return channel, offset, payload[_DATA.size :]
+
+
+def pack_credit(channel: int, taken: int, limit: int) -> bytes:
+    return _CREDIT.pack(channel, taken, limit)
+
+
+def unpack_credit(payload: bytes) -> tuple[int, int, int]:
+    """channel, offset taken for good, offset up to which the peer may send."""
+    if len(payload) != _CREDIT.size:
+        raise ProtocolViolation("a credit frame has a wrong size")
+    channel, taken, limit = _CREDIT.unpack(payload)
+    return channel, taken, limit
+
+
+def _json_codec() -> tuple[Any, Any]:
+    """The C halves of `json` alone: the package brings `re` and `enum`, more than a megabyte of PID 1."""
+    import _json
+
+    class Context:
+        strict, object_hook, object_pairs_hook, memo = True, None, None, None
+        parse_float, parse_int, parse_constant = float, int, float
+
+    scan = _json.make_scanner(Context)  # type: ignore[arg-type]
+
+    def refuse(value: object) -> object:
+        raise TypeError(f"{type(value).__name__} is not JSON")
+
+    encode = _json.make_encoder(None, refuse, _json.encode_basestring_ascii, None, ":", ",", False, False, False)
+    return scan, encode
+
+
+_scan, _encode = _json_codec()
+
+
+def dumps(value: dict[str, Any]) -> bytes:
+    """ASCII JSON; lone surrogates, which stand for the bytes of a hostile file name, survive as escapes."""
+    return "".join(_encode(value, 0)).encode("ascii")
+
+
+def loads(payload: bytes) -> dict[str, Any]:
+    """One JSON object; ProtocolViolation for anything else."""
+    try:
+        text = payload.decode("ascii")
+        value, end = _scan(text, 0)
+    except (ValueError, StopIteration, RecursionError, OverflowError) as error:
+        raise ProtocolViolation("a control frame is not JSON") from error
+    if end != len(text) or not isinstance(value, dict):
+        raise ProtocolViolation("a control frame is not one JSON object")
+    return value

@@ -1,0 +1,296 @@
+"""Files of a sandbox from the control plane: bytes in and out with bounded memory, errors typed."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from primer_site.errors import PrimerError, Timeout
+from workspaces.execution import FileInfo, FileRange, Listing
+from workspaces.runtime import protocol
+from workspaces.sandbox_errors import ChannelClosed, FileChanged, ProtocolError, file_error
+from workspaces.sandbox_link import Link, parse
+from workspaces.sandbox_replies import MAX_ITEMS, file_from, integer, listing_from, mapping
+
+MAX_READ = 64 * 1024 * 1024  # bytes of one `read`: above, `read_stream`
+CALL_S = 30.0  # deadline of one call
+IDLE_S = 30.0  # deadline of each step of a stream
+_WINDOW = 512 * 1024
+
+
+@dataclass(slots=True)
+class FileStream:
+    """A file on its way: `info` first, then exactly `length` bytes or FileChanged; `truncated` counts afterwards."""
+
+    info: FileInfo
+    offset: int
+    length: int
+    chunks: AsyncIterator[bytes]
+
+
+class _Transfer:
+    """The sink of one read or write: opening event, bytes within the credit, one answer."""
+
+    def __init__(self, start: int) -> None:
+        self.opened: dict[str, Any] | None = None
+        self.answer: tuple[bool, dict[str, Any]] | None = None
+        self.lost: Exception | None = None
+        self.data: deque[bytes] = deque()
+        self.received = start
+        self.limit = start
+        self.peer_limit = protocol.WINDOW
+        self._wake = asyncio.Event()
+
+    def on_frame(self, kind: int, payload: bytes) -> None:
+        if kind == protocol.DATA:
+            _, offset, data = protocol.unpack_data(payload)
+            if offset != self.received or not data or offset + len(data) > self.limit:
+                raise ProtocolError(log="file data out of order or beyond its credit")
+            self.received += len(data)
+            self.data.append(data)
+        elif kind == protocol.CREDIT:
+            self.peer_limit = max(self.peer_limit, protocol.unpack_credit(payload)[2])
+        elif kind == protocol.EVENT:
+            self.opened = parse(payload)
+        elif kind in (protocol.REPLY, protocol.FAIL):
+            self.answer = (kind == protocol.FAIL, parse(payload))
+        else:
+            raise ProtocolError()
+        self._wake.set()
+
+    def on_lost(self, error: Exception) -> None:
+        self.lost = error if isinstance(error, ProtocolError) else ChannelClosed()
+        self._wake.set()
+
+    async def step(self) -> None:
+        """Waits for the next frame; raises what ended the call, Timeout after thirty quiet seconds."""
+        self.check()
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(IDLE_S):
+                await self._wake.wait()
+        except TimeoutError as exc:
+            raise Timeout("The sandbox did not answer for 30 seconds.") from exc
+        self.check()
+
+    def check(self) -> None:
+        if self.answer is not None and self.answer[0]:
+            raise file_error(str(self.answer[1].get("code")), str(self.answer[1].get("message")))
+        if self.answer is None and self.lost is not None:
+            raise self.lost
+
+
+class FileCalls:
+    """The file half of `Sandbox`. Paths are relative to the workspace, or absolute below it."""
+
+    async def connected(self) -> Link:
+        raise NotImplementedError
+
+    async def call(self, op: str, body: dict[str, Any], *, timeout: float = CALL_S) -> dict[str, Any]:
+        raise NotImplementedError
+
+    async def stat(self, path: str, *, etag: bool = False) -> FileInfo:
+        """One entry, links not followed; with `etag` the content of a regular file is hashed as well."""
+        return file_from(mapping(await self._file_call("stat", path=path, etag=etag), "info"))
+
+    async def list(
+        self, path: str = "", *, recursive: bool = False, cursor: str | None = None, limit: int = MAX_ITEMS
+    ) -> Listing:
+        """One page in the order of names; `recursive` lists directories before what they hold."""
+        body = await self._file_call("list", path=path, recursive=recursive, cursor=cursor, limit=limit)
+        return listing_from(body)
+
+    async def mkdir(self, path: str, *, parents: bool = False) -> FileInfo:
+        """Makes a directory; with `parents` what is missing above it too, and an existing one is fine."""
+        return file_from(mapping(await self._file_call("mkdir", path=path, parents=parents), "info"))
+
+    async def move(self, source: str, target: str, *, overwrite: bool = False) -> FileInfo:
+        """Renames within the workspace; FileExists unless `overwrite`."""
+        body = await self._file_call("move", source=source, target=target, overwrite=overwrite)
+        return file_from(mapping(body, "info"))
+
+    async def delete(self, path: str, *, recursive: bool = False) -> None:
+        """Removes a file, a link itself, or a directory; DirectoryNotEmpty unless `recursive`."""
+        await self._file_call("delete", path=path, recursive=recursive, timeout=90.0)
+
+    async def _file_call(self, op: str, *, timeout: float = CALL_S, **body: Any) -> dict[str, Any]:
+        if op in ("mkdir", "move", "delete"):
+            body["rid"] = secrets.token_hex(8)  # asked again over a new channel, it is answered and not done twice
+        return await self.call(op, body, timeout=timeout)
+
+    async def read(self, path: str, *, offset: int = 0, limit: int = MAX_READ) -> FileRange:
+        """At most `limit` bytes of a regular file. A file that changes meanwhile gives a consistent prefix, `truncated`."""
+        limit = min(limit, MAX_READ)
+        for attempt in (1, 2):
+            try:
+                return await self._read_once(path, offset, limit)
+            except ChannelClosed:
+                if attempt == 2:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _read_once(self, path: str, offset: int, limit: int) -> FileRange:
+        link, stream, transfer = await self._open_read(path, offset, limit)
+        parts: list[bytes] = []
+        try:
+            async for part in self._receive(link, stream, transfer):
+                parts.append(part)
+            assert transfer.answer is not None  # noqa: S101 - _receive ends with an answer or raises
+            body = transfer.answer[1]
+            info = file_from(mapping(body, "info"))
+            return FileRange(info, offset, b"".join(parts), body.get("truncated") is True)
+        finally:
+            await self._give_up(link, stream, transfer)
+
+    async def read_stream(self, path: str, *, offset: int = 0, limit: int | None = None) -> FileStream:
+        """Opens a regular file for a download of any size; memory stays at half a MiB. Close the iterator if you stop."""
+        link, stream, transfer = await self._open_read(path, offset, limit)
+        try:
+            opened = transfer.opened or {}
+            info = file_from(mapping(opened, "info"))
+            start, end = integer(opened, "start"), integer(opened, "end")
+        except BaseException:
+            await self._give_up(link, stream, transfer)
+            raise
+        return FileStream(info, start, max(0, end - start), self._download(link, stream, transfer, max(0, end - start)))
+
+    async def _download(self, link: Link, stream: int, transfer: _Transfer, length: int) -> AsyncIterator[bytes]:
+        given = 0
+        try:
+            async for part in self._receive(link, stream, transfer):
+                given += len(part)
+                yield part
+            if given != length:
+                raise FileChanged()
+        finally:
+            await self._give_up(link, stream, transfer)
+
+    async def _open_read(self, path: str, offset: int, limit: int | None) -> tuple[Link, int, _Transfer]:
+        link = await self.connected()
+        transfer = _Transfer(max(0, offset))
+        transfer.limit += _WINDOW
+        stream = link.open_stream(transfer)
+        body = {"op": "read", "path": path, "offset": max(0, offset), "limit": limit, "credit": _WINDOW}
+        try:
+            await link.send((protocol.REQUEST, stream, _encode(body)))
+            while transfer.opened is None:
+                await transfer.step()
+                if transfer.answer is not None and transfer.opened is None:
+                    raise ProtocolError(log="an answer before the file")
+        except BaseException:
+            await self._give_up(link, stream, transfer)
+            raise
+        return link, stream, transfer
+
+    @staticmethod
+    async def _receive(link: Link, stream: int, transfer: _Transfer) -> AsyncIterator[bytes]:
+        taken = transfer.received - sum(map(len, transfer.data))
+        while True:
+            while transfer.data:
+                part = transfer.data.popleft()
+                yield part
+                taken += len(part)
+                if transfer.answer is None and transfer.limit - taken <= _WINDOW // 2:
+                    transfer.limit = taken + _WINDOW
+                    payload = protocol.pack_credit(protocol.FILE, taken, transfer.limit)
+                    await link.send((protocol.CREDIT, stream, payload))
+            transfer.check()
+            if transfer.answer is not None:
+                return
+            await transfer.step()
+
+    @staticmethod
+    async def _give_up(link: Link, stream: int, transfer: _Transfer) -> None:
+        link.forget(stream)
+        if transfer.answer is None and link.closed is None:
+            with suppress(ChannelClosed):  # the runtime sees the end of the connection instead
+                await link.send((protocol.ABORT, stream, b""))
+
+    async def write(
+        self,
+        path: str,
+        data: bytes | AsyncIterator[bytes],
+        *,
+        mode: int = 0o644,
+        if_match: str | None = None,
+        if_none_match: bool = False,
+        parents: bool = True,
+    ) -> FileInfo:
+        """Puts a whole file in place at once, or leaves the old one; the ETag of the new content is in the answer.
+
+        Raises PreconditionFailed, DiskFull, LinkRefused, NotAFile, and ChannelClosed where the channel broke while an
+        iterator was being sent (bytes are sent again over a new channel, and the write still happens once).
+        """
+        body: dict[str, Any] = {"op": "write", "path": path, "mode": mode, "rid": secrets.token_hex(8)}
+        body |= {"if_match": if_match, "if_none_match": if_none_match, "parents": parents}
+        if not isinstance(data, bytes):
+            return await self._write_once(body, data)
+        body["size"] = len(data)
+        for attempt in (1, 2, 3):
+            try:
+                return await self._write_once(body, data)
+            except ChannelClosed:
+                if attempt == 3:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _write_once(self, body: dict[str, Any], data: bytes | AsyncIterator[bytes]) -> FileInfo:
+        link = await self.connected()
+        transfer = _Transfer(0)
+        stream = link.open_stream(transfer)
+        head = (protocol.REQUEST, stream, _encode(body))
+        try:
+            if isinstance(data, bytes) and len(data) <= protocol.CHUNK:  # one message, one answer
+                await link.send(head, *_file_frames(stream, 0, data), (protocol.END, stream, bytes([protocol.FILE])))
+            else:
+                await link.send(head)
+                await self._upload(link, stream, transfer, data)
+            while transfer.answer is None:
+                await transfer.step()
+            transfer.check()
+            return file_from(mapping(transfer.answer[1], "info"))
+        finally:
+            await self._give_up(link, stream, transfer)
+
+    @staticmethod
+    async def _upload(link: Link, stream: int, transfer: _Transfer, data: bytes | AsyncIterator[bytes]) -> None:
+        sent = 0
+        async for part in _pieces(data):
+            while sent + len(part) > transfer.peer_limit and transfer.answer is None:
+                await transfer.step()
+            if transfer.answer is not None:
+                return  # answered before the end: refused, or done already by the attempt before
+            await link.send(*_file_frames(stream, sent, part))
+            sent += len(part)
+        await link.send((protocol.END, stream, bytes([protocol.FILE])))
+
+
+def _encode(body: dict[str, Any]) -> bytes:
+    """A request as JSON; PrimerError `name_too_long` rather than a frame that the runtime would refuse."""
+    payload = protocol.dumps(body)
+    if len(payload) > protocol.MAX_PAYLOAD:
+        raise file_error("name_too_long", "")
+    return payload
+
+
+def _file_frames(stream: int, offset: int, data: bytes) -> list[tuple[int, int, bytes]]:
+    return [(protocol.DATA, stream, protocol.pack_data(protocol.FILE, offset, data))] if data else []
+
+
+async def _pieces(data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Chunks of at most one frame."""
+    if isinstance(data, bytes):
+        for start in range(0, len(data), protocol.CHUNK):
+            yield data[start : start + protocol.CHUNK]
+        return
+    async for block in data:
+        for start in range(0, len(block), protocol.CHUNK):
+            yield bytes(block[start : start + protocol.CHUNK])
+
+
+__all__ = ["CALL_S", "MAX_READ", "FileCalls", "FileStream", "PrimerError"]
