@@ -74,6 +74,13 @@ class DataLost(ProviderError):
     code, status = "data_lost", 409
 
 
+class EngineFull(ProviderError):
+    """The engine's disk is nearly full: new sandboxes are refused."""
+
+    code, status, retryable = "disk_full", 507, True
+    hint = "Free space on the engine's host: docker system df shows what holds it."
+
+
 class ChannelClosed(ProviderError):
     """The channel to the sandbox broke."""
 
@@ -149,7 +156,9 @@ class Check:
 
     health: Literal["healthy", "degraded", "unreachable"]
     reasons: tuple[str, ...] = ()
-    engine: dict[str, Any] = field(default_factory=dict)  # name version api_version storage_driver cgroup runtimes security
+    engine: dict[str, Any] = field(
+        default_factory=dict
+    )  # name version api_version storage_driver cgroup runtimes security
     enforces: dict[str, Enforced] = field(default_factory=dict)
 
 
@@ -196,6 +205,13 @@ class Provider(ABC):
     async def check_image(self, spec: SandboxSpec) -> ImageCheck:
         """Whether the spec's image is there and what each limit is worth on this engine (`EngineUnavailable` when it is down)."""
 
+    async def lacks_image(self, spec: SandboxSpec) -> bool:
+        """Whether the spec's image has to be brought to the engine first, and `fetch_image` would try to."""
+        return False
+
+    async def fetch_image(self, spec: SandboxSpec) -> None:
+        """Brings the image to the engine and takes its time; the caller has the deadline. `ImageNotFound` when it cannot be had."""
+
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> Ref:
         """Adopts the running sandbox that carries this workspace's label and generation, or creates it.
@@ -224,6 +240,10 @@ class Provider(ABC):
     @abstractmethod
     async def discover(self) -> list[Ref]:
         """Everything of this instance on the engine, by label, for the orphan sweep; lone volumes included."""
+
+    async def remove_shared(self) -> list[str]:
+        """Removes what the install keeps on the engine beside its workspaces, and returns the kinds; for its very end."""
+        return []
 
     async def close(self) -> None:
         """Releases the client. The sandboxes run on."""

@@ -1,0 +1,171 @@
+"""The runtime image: what is in it, what is not, and a sentence for each way in which its build can fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine import INSTANCE, DockerView
+from workspaces import image
+from workspaces.image import base
+from workspaces.image.base import ImageBuildFailed
+from workspaces.providers.base import EngineUnavailable
+from workspaces.runtime import build as runtime
+
+TAG = f"primer-test/built-{INSTANCE}:1"
+
+
+@pytest.fixture
+def engine_url(docker_view: DockerView) -> str:
+    return f"unix://{docker_view.socket_path}"
+
+
+@pytest.fixture
+def tag(docker_view: DockerView) -> Iterator[str]:
+    yield TAG
+    if docker_view.client.images(TAG):
+        docker_view.client.remove_image(TAG, force=True)
+
+
+def run(view: DockerView, reference: str, *command: str) -> str:
+    body = {"Image": reference, "Cmd": list(command), "HostConfig": {"NetworkMode": "none"}}
+    container = view.client.create_container_from_config(body)["Id"]
+    try:
+        view.client.start(container)
+        assert view.client.wait(container)["StatusCode"] == 0, view.client.logs(container)
+        return str(view.client.logs(container).decode().strip())
+    finally:
+        view.client.remove_container(container, force=True)
+
+
+def test_without_an_engine_the_build_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineUnavailable, match="No container engine answers at"):
+        list(image.build(engine_url=f"unix://{tmp_path}/none.sock"))
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a;b", "A", "../a", "a b"])
+def test_what_is_not_the_name_of_a_package_is_refused_before_anything_runs(name: str) -> None:
+    with pytest.raises(ImageBuildFailed, match="not the name of a Debian package"):
+        list(image.build(packages=[name], engine_url="unix:///nowhere.sock"))
+
+
+@pytest.mark.parametrize(
+    ("reference", "parts"),
+    [
+        ("a/b:1", ("a/b", "1")),
+        ("a/b", ("a/b", "latest")),
+        ("h:5000/b", ("h:5000/b", "latest")),
+        ("h:5/b:2", ("h:5/b", "2")),
+    ],
+)
+def test_a_colon_before_the_last_slash_is_a_port(reference: str, parts: tuple[str, str]) -> None:
+    assert image.split(reference) == parts
+
+
+def test_without_mmdebstrap_the_hint_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(ImageBuildFailed, match="is not installed") as caught:
+        base.bootstrap(None, "primer/x:1", [])
+    assert caught.value.hint_text.startswith("apt-get install -y mmdebstrap")
+
+
+def test_mmdebstrap_without_root_is_a_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool(tmp_path, monkeypatch, "exit 0")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(ImageBuildFailed, match="needs root"):
+        base.bootstrap(None, "primer/x:1", [])
+
+
+def test_what_mmdebstrap_says_is_part_of_the_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tool(tmp_path, monkeypatch, "echo 'I: trying' >&2; echo 'E: no such package: nope' >&2; exit 1")
+    with pytest.raises(ImageBuildFailed, match="no such package: nope"):
+        base.run_mmdebstrap(str(tmp_path / "out.tar"), ["nope"])
+
+
+def tool(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    path = folder / "mmdebstrap"
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+@pytest.mark.docker
+def test_a_base_that_is_not_there_is_a_sentence(engine_url: str) -> None:
+    with pytest.raises(ImageBuildFailed, match="nope:1 is not on the engine"):
+        list(image.build(tag=TAG, base="nope:1", engine_url=engine_url))
+
+
+@pytest.mark.docker
+def test_a_second_build_does_nothing(runtime_image: str, docker_view: DockerView, engine_url: str) -> None:
+    before = docker_view.client.inspect_image(runtime_image)["Id"]
+    lines = list(image.build(tag=runtime_image, engine_url=engine_url))
+    assert lines == [f"{runtime_image} is up to date (runtime {runtime.VERSION})"]
+    assert docker_view.client.inspect_image(runtime_image)["Id"] == before
+
+
+@pytest.mark.docker
+def test_another_base_is_another_recipe_and_a_forced_build_is_done(
+    runtime_image: str, engine_url: str, tag: str, docker_view: DockerView
+) -> None:
+    assert any(line.startswith("built") for line in image.build(tag=tag, base=runtime_image, engine_url=engine_url))
+    assert "up to date" in next(iter(image.build(tag=tag, base=runtime_image, engine_url=engine_url)))
+    lines = list(image.build(tag=tag, base=runtime_image, force=True, engine_url=engine_url))
+    assert lines[-1].startswith(f"built {tag}")
+    assert image.runtime_digest(tag, engine_url=engine_url) == runtime.digest()
+    assert image.runtime_digest("nope:1", engine_url=engine_url) is None
+
+
+@pytest.mark.docker
+def test_a_base_without_python_is_named_with_what_it_lacks(
+    runtime_image: str, engine_url: str, docker_view: DockerView, tag: str
+) -> None:
+    broken = derive(docker_view, runtime_image, "rm -rf /usr/lib/python3*/json /usr/bin/bash")
+    try:
+        with pytest.raises(ImageBuildFailed):
+            list(image.build(tag=tag, base=broken, engine_url=engine_url))
+        assert docker_view.client.images(tag) == []
+    finally:
+        docker_view.client.remove_image(broken, force=True)
+
+
+def derive(view: DockerView, reference: str, command: str) -> str:
+    body: dict[str, Any] = {
+        "Image": reference,
+        "Cmd": ["sh", "-c", command],
+        "User": "0:0",
+        "HostConfig": {"NetworkMode": "none"},
+    }
+    container = view.client.create_container_from_config(body)["Id"]
+    view.client.start(container)
+    view.client.wait(container)
+    made = str(view.client.commit(container, repository=f"primer-test/broken-{INSTANCE}", tag="1")["Id"])
+    view.client.remove_container(container, force=True)
+    return made
+
+
+@pytest.mark.docker
+def test_the_image_has_what_programs_need_and_no_file_that_raises_privileges(
+    runtime_image: str, docker_view: DockerView
+) -> None:
+    modules = "import json, ctypes, ssl, sqlite3, venv, decimal, unicodedata, bz2, lzma; print(6 * 7)"
+    assert run(docker_view, runtime_image, "python", "-c", modules) == "42"
+    tools = "for t in python3 bash ls grep sed awk find xargs ps lscpu perl; do command -v $t >/dev/null || echo no $t; done"
+    assert run(docker_view, runtime_image, "sh", "-c", tools) == ""
+    assert run(docker_view, runtime_image, "sh", "-c", "find / -xdev -perm /6000 2>/dev/null; true") == ""
+    assert run(docker_view, runtime_image, "sh", "-c", "command -v cc gcc g++ ld as; true") == ""
+    assert (
+        run(docker_view, runtime_image, "sh", "-c", "id -u; pwd; stat -c '%u:%g %a' .")
+        == "1000\n/workspace\n1000:1000 750"
+    )
+    assert run(docker_view, runtime_image, "stat", "-c", "%u:%g %a", "/opt/primer/runtime.pyz") == "0:0 644"
+
+
+@pytest.mark.docker
+def test_the_image_is_labelled_with_the_runtime_inside(runtime_image: str, docker_view: DockerView) -> None:
+    assert docker_view.client.inspect_image(runtime_image)["Config"]["Labels"]["primer.runtime"] == runtime.digest()
+    inside = run(docker_view, runtime_image, "sha256sum", "/opt/primer/runtime.pyz").split()[0]
+    assert inside == runtime.digest()
