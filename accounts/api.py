@@ -41,8 +41,17 @@ from primer_site.parsing import bad_text
 from primer_site.requests import client_address, request_id
 
 
-class LoginThrottle(SimpleRateThrottle):
-    """Per address and per username, so that neither one guesser nor many slow one another's victims down."""
+class AddressThrottle(SimpleRateThrottle):
+    """One address, whatever names it tries; asked first, since it reads no body."""
+
+    scope = "login_address"
+
+    def get_cache_key(self, request: Request, view: APIView) -> str:
+        return self.cache_format % {"scope": self.scope, "ident": client_address(request._request)}
+
+
+class NameThrottle(SimpleRateThrottle):
+    """One name from one address. Not the name alone: a guesser elsewhere must not lock its owner out."""
 
     scope = "login"
 
@@ -63,7 +72,8 @@ class LoginView(APIView):
 
     authentication_classes: tuple[type[BaseAuthentication], ...] = ()
     permission_classes = (AllowAny,)
-    throttle_classes = (LoginThrottle,)
+    throttle_classes = (AddressThrottle, NameThrottle)
+    max_body_bytes = 64 * 1024  # anybody may send one
 
     @extend_schema(request=LoginSerializer, responses={200: LoginAnswerSerializer}, auth=[])
     def post(self, request: Request) -> Response:
@@ -76,7 +86,7 @@ class LoginView(APIView):
 class LogoutView(APIView):
     """Revokes the token of this request."""
 
-    viewer_writes = True
+    viewer_writes = any_scope = True
 
     @extend_schema(request=None, responses={204: None})
     def post(self, request: Request) -> Response:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from accounts.models import IdempotencyKey, User
 from primer_site.errors import Conflict, FieldError, Invalid
+from primer_site.vault import fingerprint
 
 KEPT = timedelta(hours=24)
 HOLDER = secrets.token_hex(8)  # this process: a key held by another one that died is free again after a restart
@@ -44,15 +45,14 @@ def begin(request: Request, user: User, *, storable: bool = True) -> Idempotency
     if not key:
         return None
     route = f"{request.method} {request.path}"[:300]
-    body_hash = hashlib.sha256(json.dumps(request.data, sort_keys=True, default=str).encode()).hexdigest()
+    # Keyed: the body may hold a password, and a plain hash at rest would let it be guessed.
+    body_hash = fingerprint(json.dumps(request.data, sort_keys=True, default=str).encode())
     try:
         with transaction.atomic():
+            IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
             return IdempotencyKey.objects.create(user=user, key=key, route=route, body_hash=body_hash, holder=HOLDER)
     except IntegrityError:
         stored = IdempotencyKey.objects.get(user=user, key=key)
-    if stored.created_at < timezone.now() - KEPT:
-        IdempotencyKey.objects.filter(pk=stored.pk).delete()
-        return begin(request, user, storable=storable)
     return _repeat(stored, route, body_hash, storable)
 
 
@@ -62,7 +62,9 @@ def _repeat(stored: IdempotencyKey, route: str, body_hash: str, storable: bool) 
     if not storable:
         raise Conflict("This was done before with the same Idempotency-Key; the answer held a secret and is not kept.")
     if stored.status is not None:
-        return Response(stored.response, status=stored.status, headers={"Idempotent-Replay": "true"})
+        kept = stored.response or {}
+        headers = {"Idempotent-Replay": "true"} | ({"ETag": kept["etag"]} if kept.get("etag") else {})
+        return Response(kept.get("body"), status=stored.status, headers=headers)
     # The first request never answered. Of this process: it still works. Of an earlier one: it died, and this one may go on.
     claimed = IdempotencyKey.objects.filter(pk=stored.pk, status=None).exclude(holder=HOLDER).update(holder=HOLDER)
     if claimed:
@@ -72,26 +74,41 @@ def _repeat(stored: IdempotencyKey, route: str, body_hash: str, storable: bool) 
     )
 
 
-def once(request: Request, user: User, work: Callable[[], Response], *, storable: bool = True) -> Response:
-    """Runs `work` under the request's key. A failure frees the key: what was refused once may be sent again."""
+def once(
+    request: Request,
+    user: User,
+    work: Callable[[], Response],
+    *,
+    storable: bool = True,
+    prepare: Callable[[], None] | None = None,
+) -> Response:
+    """Runs `work` under the request's key. A failure frees the key: what was refused once may be sent again.
+
+    With `prepare`, which may take its time, `work` is one transaction together with the answer that is kept: a server
+    killed in between leaves both or neither, and the repeat makes no second object.
+    """
     claim = begin(request, user, storable=storable)
     if isinstance(claim, Response):
         return claim
     try:
-        response = work()
+        if prepare is not None:
+            prepare()
+        with transaction.atomic() if prepare is not None else nullcontext():
+            response = work()
+            if response.status_code < 500:
+                _finish(claim, response, storable)
     except BaseException:
         _release(claim)
         raise
     if response.status_code >= 500:
         _release(claim)
-    else:
-        _finish(claim, response, storable)
     return response
 
 
 def _finish(claim: IdempotencyKey | None, response: Response, storable: bool) -> None:
     if claim is not None:
-        data: Any = json.loads(json.dumps(response.data, default=str)) if storable else None
+        kept: Any = {"body": response.data, "etag": response.headers.get("ETag")} if storable else None
+        data = json.loads(json.dumps(kept, default=str))
         IdempotencyKey.objects.filter(pk=claim.pk).update(status=response.status_code, response=data)
 
 

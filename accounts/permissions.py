@@ -19,7 +19,8 @@ SCOPE_RANK = {Scope.READ.value: 0, Scope.WRITE.value: 1, Scope.ADMIN.value: 2}
 class RoleAndScope(BasePermission):
     """Closed by default: signed in, scope `write` for writes, no writes for viewers, admin where the view says so.
 
-    A view may set `admin_only` (True: every method; "write": only writes) and `viewer_writes` (own tokens, password).
+    A view may set `admin_only` (True: every method; "write": only writes), `viewer_writes` (own tokens, password) and
+    `any_scope` (signing out).
     """
 
     def has_permission(self, request: Request, view: APIView) -> bool:
@@ -27,7 +28,7 @@ class RoleAndScope(BasePermission):
         if not isinstance(user, User) or not user.is_active:
             raise Unauthenticated
         writes = request.method not in SAFE_METHODS
-        if writes:
+        if writes and not getattr(view, "any_scope", False):
             require_scope(request.auth, Scope.WRITE)
         if writes and user.role == Role.VIEWER and not getattr(view, "viewer_writes", False):
             raise Forbidden("Your role is viewer, which changes nothing. Ask an admin for the role member.")

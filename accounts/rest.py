@@ -148,13 +148,23 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
 
     # -- writes
 
-    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
-        return self.once(request, lambda: self._create(request))
+    def check_outside(self, data: dict[str, Any], obj: Any = None) -> None:
+        """Checks that ask an engine or another service. Runs before the transaction: its write lock must not wait for them."""
 
-    def _create(self, request: Request) -> Response:
+    def create(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         serializer = self.get_serializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        return self.dry(request, lambda: self.answer(self.service_create(self.actor, serializer.validated_data), 201))
+
+        def prepare() -> None:
+            serializer.is_valid(raise_exception=True)
+            self.check_outside(serializer.validated_data)
+
+        def work() -> Response:
+            return self.answer(self.service_create(self.actor, serializer.validated_data), 201)
+
+        if is_dry(request):
+            prepare()
+            return self.dry(request, work)
+        return once(request, self.actor.user, work, storable=self.storable_answers, prepare=prepare)
 
     def update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return self._change(request, partial=False)
@@ -168,6 +178,7 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
         check_precondition(request, obj)
         serializer = self.get_serializer(obj, data=request.data, partial=partial)
         serializer.is_valid(raise_exception=True)
+        self.check_outside(serializer.validated_data, obj)
         return self.dry(request, lambda: self.answer(self.service_update(self.actor, obj, serializer.validated_data)))
 
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -182,9 +193,9 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
         return self.dry(request, work)
 
     def once(self, request: Request, work: Callable[[], Response]) -> Response:
-        """Runs a POST under its Idempotency-Key."""
+        """Runs a POST under its Idempotency-Key; a dry run uses no key up."""
         if is_dry(request):
-            return work()
+            return self.dry(request, work)
         return once(request, self.actor.user, work, storable=self.storable_answers)
 
     @staticmethod

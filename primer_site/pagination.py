@@ -7,7 +7,7 @@ import binascii
 import json
 from typing import Any
 
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, Q
 from django.utils.dateparse import parse_datetime
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request

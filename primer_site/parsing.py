@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import IO, Any
 
@@ -13,6 +14,8 @@ from primer_site.errors import FieldError, Invalid, Malformed, TooLarge
 
 MAX_DEPTH = 64
 MAX_INT_DIGITS = 4000  # far above any number of ours, below what makes int() slow
+_STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_BRACKETS = re.compile(r"[\[\]{}]")
 
 
 class StrictJSONParser(BaseParser):
@@ -23,7 +26,7 @@ class StrictJSONParser(BaseParser):
     def parse(
         self, stream: IO[bytes], media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
-        limit = settings.PRIMER_MAX_BODY_BYTES
+        limit = getattr((parser_context or {}).get("view"), "max_body_bytes", settings.PRIMER_MAX_BODY_BYTES)
         raw = stream.read(limit + 1)
         if len(raw) > limit:
             raise TooLarge(f"The body is larger than {limit} bytes.")
@@ -55,23 +58,13 @@ def load(raw: bytes) -> Any:
 
 def _too_deep(text: str) -> bool:
     """Counts brackets outside strings before the parser recurses into them."""
-    depth, in_string, skip = 0, False, False
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
-    for char in text:
-        if skip:
-            skip = False
-        elif in_string:
-            skip = char == "\\"
-            in_string = char != '"'
-        elif char == '"':
-            in_string = True
-        elif char in "[{":
-            depth += 1
-            if depth > MAX_DEPTH:
-                return True
-        elif char in "]}":
-            depth -= 1
+    depth = 0
+    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
+        depth += 1 if bracket in "[{" else -1
+        if depth > MAX_DEPTH:
+            return True
     return False
 
 

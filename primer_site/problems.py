@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError as ModelInvalid
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions as drf
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
 from primer_site.errors import (
@@ -47,6 +48,9 @@ def handle(exc: Exception, context: dict[str, Any]) -> Response:
     """DRF's exception handler."""
     request = context.get("request")
     error = to_error(exc)
+    if request is not None:
+        # Otherwise the view's own renderer would write the body: YAML or HTML under a JSON content type.
+        request.accepted_renderer, request.accepted_media_type = JSONRenderer(), "application/json"
     body = error.to_problem(request_id(getattr(request, "_request", request)))
     response = Response(body, status=error.status, content_type=CONTENT_TYPE)
     _headers(response, error)
@@ -115,7 +119,10 @@ def field_errors(detail: Any, prefix: str = "") -> list[FieldError]:
     if isinstance(detail, dict):
         found: list[FieldError] = []
         for key, value in detail.items():
-            name = prefix if key == "non_field_errors" else f"{prefix}.{key}" if prefix else str(key)
+            if isinstance(key, int):  # an item of a list
+                name = f"{prefix}[{key}]"
+            else:
+                name = prefix if key == "non_field_errors" else f"{prefix}.{key}" if prefix else str(key)
             found += field_errors(value, name)
         return found
     if isinstance(detail, list | tuple):

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import structlog
 from django.http import HttpRequest, HttpResponse
+from django.utils.http import http_date
 
 log = structlog.get_logger(__name__)
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
@@ -39,6 +40,7 @@ class RequestMiddleware:
         began = time.monotonic()
         response = self.get_response(request)
         response["X-Request-ID"] = number
+        response["Date"] = http_date()  # Daphne sends none, and clients compare clocks by it
         if not request.path.startswith(("/healthz", "/readyz", "/static/")):
             log.info(
                 "request", method=request.method, path=request.path, status=response.status_code, request_id=number,

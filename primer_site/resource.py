@@ -70,7 +70,7 @@ class SluggedResource(Resource):
     description = models.TextField(blank=True, default="", max_length=4096)
     deleted_at = models.DateTimeField(null=True, blank=True, editable=False)
 
-    SPEC_FIELDS = ("labels", "description")
+    SPEC_FIELDS: ClassVar[tuple[str, ...]] = ("labels", "description")
 
     class Meta:
         abstract = True

@@ -11,6 +11,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 
 from primer_site.errors import PrimerError
+from primer_site.logs import remember_secret
 
 
 class Sealed(PrimerError):
@@ -27,7 +28,8 @@ def _fernet() -> MultiFernet:
 
 
 def seal(values: dict[str, Any]) -> str:
-    """Encrypts and authenticates a dict of secrets; {} is ""."""
+    """Encrypts and authenticates a dict of secrets; {} is "". Their values never reach the log from now on."""
+    _remember(values)
     return _fernet().encrypt(json.dumps(values).encode()).decode() if values else ""
 
 
@@ -36,9 +38,15 @@ def unseal(text: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        return dict(json.loads(_fernet().decrypt(text.encode())))
+        values = dict(json.loads(_fernet().decrypt(text.encode())))
     except InvalidToken as exc:
         raise Sealed() from exc
+    _remember(values)
+    return values
+
+
+def _remember(values: dict[str, Any]) -> None:
+    remember_secret(*[value for value in values.values() if isinstance(value, str)])
 
 
 def mask(value: str | None) -> dict[str, Any]:
@@ -52,3 +60,8 @@ def channel_secret(workspace_id: str, generation: int) -> bytes:
     """The secret between this server and one start of a sandbox: 32 bytes, derived and stored nowhere."""
     message = f"primer-channel:{settings.PRIMER_INSTANCE_ID}:{workspace_id}:{generation}".encode()
     return hmac.new(settings.SECRET_KEY.encode(), message, hashlib.sha256).digest()
+
+
+def fingerprint(data: bytes) -> str:
+    """A keyed hash of data that may hold secrets, for comparing: 64 hex digits, worthless without this server's key."""
+    return hmac.new(settings.SECRET_KEY.encode(), b"primer-fingerprint:" + data, hashlib.sha256).hexdigest()

@@ -12,6 +12,8 @@ from django.utils import timezone
 
 from accounts import services
 from accounts.models import AuditEntry, Role, Scope, Token, User
+from primer_site.errors import Invalid, Malformed
+from primer_site.parsing import load
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct horse battery"
@@ -53,7 +55,9 @@ def test_only_a_hash_of_the_token_is_stored() -> None:
     assert len(value) * 4 >= 160
 
 
-@pytest.mark.parametrize("body", [{"username": "alice", "password": "wrong"}, {"username": "nobody", "password": PASSWORD}])
+@pytest.mark.parametrize(
+    "body", [{"username": "alice", "password": "wrong"}, {"username": "nobody", "password": PASSWORD}]
+)
 def test_a_wrong_name_and_a_wrong_password_get_the_same_answer(body: dict[str, str]) -> None:
     person("alice")
     answer = send("post", "/v1/auth/login", body)
@@ -244,3 +248,33 @@ def test_an_unknown_route_is_a_problem_with_a_request_id() -> None:
 
 def test_a_foreign_host_is_refused() -> None:
     assert Client().get("/v1/me", headers={"Host": "evil.example"}).status_code == 400
+
+
+def test_trying_many_names_from_one_address_is_slowed_down() -> None:
+    codes = [send("post", "/v1/auth/login", {"username": f"user{i}", "password": "no"}).status_code for i in range(62)]
+    assert codes[:60] == [401] * 60
+    assert codes[-1] == 429
+
+
+def test_a_large_body_at_the_open_door_is_refused_unread() -> None:
+    answer = send("post", "/v1/auth/login", {"username": "alice", "password": "x" * 100_000})
+    assert (answer.status_code, answer.json()["code"]) == (413, "too_large")
+
+
+def test_a_read_token_may_sign_itself_out() -> None:
+    headers = bearer(person("alice"), Scope.READ)
+    assert send("post", "/v1/auth/logout", {}, headers).status_code == 204
+    assert send("get", "/v1/me", headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("text", ['"' + "[" * 100 + '"', '"\\"[[[[' + "[{" * 100 + '"', "[" * 64 + "]" * 64])
+def test_brackets_within_strings_are_not_depth(text: str) -> None:
+    load(f'{{"name": {text}}}'.encode() if text.startswith('"') else text.encode())
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 65 + "]" * 65, '{"a":' * 65 + "1" + "}" * 65, '["\\\\",' + "[" * 64, '["' + "[" * 70]
+)
+def test_depth_outside_strings_is_counted(text: str) -> None:
+    with pytest.raises((Invalid, Malformed)):
+        load(text.encode())

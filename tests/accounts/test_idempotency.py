@@ -1,0 +1,97 @@
+"""One key, one effect: also when the work fails, the server dies, or another process holds the key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rest_framework.response import Response
+from rest_framework.test import APIRequestFactory
+from rest_framework.views import APIView
+
+from accounts import idempotency
+from accounts.models import AuditEntry, IdempotencyKey, User
+from accounts.services import user_create
+from primer_site.errors import Conflict, PrimerError
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def alice() -> User:
+    return user_create(username="alice", role="member")[0]
+
+
+def request(key: str = "key-1", body: Any = None, path: str = "/v1/things") -> Any:
+    raw = APIRequestFactory().post(path, body or {"a": 1}, format="json", headers={"Idempotency-Key": key})
+    return APIView().initialize_request(raw)
+
+
+def made(user: User) -> Response:
+    entry = AuditEntry.objects.create(actor_name="x", action="thing.create", kind="thing", object_id="t")
+    return Response({"id": entry.pk}, status=201, headers={"ETag": '"1.1"'})
+
+
+def things() -> int:
+    return AuditEntry.objects.filter(action="thing.create").count()
+
+
+def test_a_repeat_gets_the_same_answer_with_its_etag(alice: User) -> None:
+    first = idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None)
+    again = idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None)
+    assert (again.data, again.status_code, again.headers["ETag"]) == (first.data, 201, '"1.1"')
+    assert again.headers["Idempotent-Replay"] == "true"
+    assert things() == 1
+
+
+@pytest.mark.parametrize("other", [{"body": {"a": 2}}, {"path": "/v1/others"}])
+def test_the_key_of_another_request_is_refused(alice: User, other: dict[str, Any]) -> None:
+    idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None)
+    with pytest.raises(Conflict):
+        idempotency.once(request(**other), alice, lambda: made(alice), prepare=lambda: None)
+    assert things() == 1
+
+
+def test_a_failure_frees_the_key_and_leaves_nothing(alice: User) -> None:
+    def fails() -> Response:
+        made(alice)
+        raise PrimerError
+
+    with pytest.raises(PrimerError):
+        idempotency.once(request(), alice, fails, prepare=lambda: None)
+    assert (things(), IdempotencyKey.objects.count()) == (0, 0)
+
+
+def test_a_server_that_died_between_object_and_answer_left_neither(alice: User, monkeypatch: Any) -> None:
+    """The process ends after the object was written: its transaction goes with it, and the repeat makes the one object."""
+
+    class Died(BaseException):
+        pass
+
+    def dies(*_: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(idempotency, "_finish", dies)
+        patch.setattr(idempotency, "_release", lambda claim: None)  # a dead process releases nothing
+        with pytest.raises(Died):
+            idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None)
+    IdempotencyKey.objects.update(holder="of-a-dead-process")
+    assert idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None).status_code == 201
+    assert things() == 1
+
+
+def test_a_request_that_still_works_is_not_done_a_second_time(alice: User) -> None:
+    idempotency.begin(request(), alice)
+    with pytest.raises(Conflict, match="still being worked on"):
+        idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None)
+    assert things() == 0
+
+
+def test_the_stored_hash_cannot_be_recomputed_from_a_guessed_body(alice: User) -> None:
+    import hashlib
+    import json
+
+    idempotency.once(request(body={"password": "hunter22"}), alice, lambda: made(alice), prepare=lambda: None)
+    plain = json.dumps({"password": "hunter22"}, sort_keys=True).encode()
+    assert IdempotencyKey.objects.get().body_hash != hashlib.sha256(plain).hexdigest()
