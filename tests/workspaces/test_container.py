@@ -1,0 +1,221 @@
+"""Workspaces on a real engine: what is left behind, what is removed behind our back, what engines forget to say."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.engine import DockerView
+from tests.eventually import eventually
+from tests.factories import CONTAINER_BACKEND, Api, make_template
+from tests.workspaces.conftest import Process, create, phase_of, until
+from tests.workspaces.test_exec import run
+from workspaces.models import Workspace, WorkspaceProvider
+from workspaces.providers.engine import TIMEOUT_S
+
+pytestmark = pytest.mark.docker
+
+
+def files(workspace: str, what: str = "") -> str:
+    return f"workspaces/{workspace}/files{what}"
+
+
+def test_delete_leaves_neither_container_nor_volume(box: str, docker: DockerView, alice: Api) -> None:
+    assert docker.names(box) == [f"container /{box}", f"volume {box}"]
+    assert alice.delete(f"workspaces/{box}").status_code == 202
+    until(alice, box, "404")
+    assert docker.names(box) == []
+
+
+def test_a_missing_image_fails_at_once_with_nothing_left_and_may_be_tried_again(
+    docker: DockerView, runtime_image: str, alice: Api
+) -> None:
+    backend = {**CONTAINER_BACKEND, "image": "primer/absent:nope"}
+    make_template("absent", provider=WorkspaceProvider.objects.get(), backend=backend)
+    workspace = create(alice, "absent")
+    found = until(alice, workspace, "failed")
+    assert found["phase_reason"] == "image_not_found"
+    assert "primer image build" in found["phase_detail"] or found["phase_detail"].endswith(".")
+    assert docker.names(workspace) == []
+    answer = alice.post(f"workspaces/{workspace}/exec", {"argv": ["true"]})
+    assert (answer.status_code, answer.json()["code"]) == (409, "workspace_not_running")
+    docker.client.tag(runtime_image, "primer/absent", "nope")
+    try:
+        assert alice.post(f"workspaces/{workspace}/start").status_code == 202
+        until(alice, workspace, "running")
+    finally:
+        docker.client.remove_image("primer/absent:nope")
+
+
+def test_a_container_removed_behind_our_back_is_lost_and_starts_again_over_its_files(
+    box: str, docker: DockerView, alice: Api
+) -> None:
+    alice.put(files(box), {"content": "kept"}, path="a.txt")
+    docker.client.remove_container(box, force=True)
+    found = until(alice, box, "lost", within=30)
+    assert found["phase_reason"] == "removed"
+    answer = alice.post(f"workspaces/{box}/exec", {"argv": ["true"]})
+    assert (answer.status_code, answer.json()["code"]) == (409, "workspace_lost")
+    assert alice.post(f"workspaces/{box}/start").status_code == 202
+    until(alice, box, "running")
+    assert alice.get(files(box, "/read"), path="a.txt").json()["content"] == "kept"
+
+
+def test_an_exec_on_a_container_that_just_vanished_is_told_so(box: str, docker: DockerView, alice: Api) -> None:
+    docker.client.remove_container(box, force=True)
+    answer = alice.post(f"workspaces/{box}/exec", {"argv": ["true"]})
+    assert (answer.status_code, answer.json()["code"]) == (409, "workspace_lost"), answer.content
+    answer = alice.get(files(box))
+    assert (answer.status_code, answer.json()["code"]) == (409, "workspace_lost")
+
+
+def test_a_volume_removed_behind_our_back_is_lost_for_good_and_never_silently_empty(
+    box: str, docker: DockerView, alice: Api
+) -> None:
+    alice.post(f"workspaces/{box}/stop")
+    until(alice, box, "stopped")
+    docker.client.remove_container(box, force=True)
+    docker.client.remove_volume(box)
+    assert alice.post(f"workspaces/{box}/start").status_code == 202
+    found = until(alice, box, "lost")
+    assert found["phase_reason"] == "data_lost"
+    assert docker.names(box) == []
+    assert alice.post(f"workspaces/{box}/start").status_code == 409
+
+
+def test_a_killed_container_is_stopped_and_the_next_exec_starts_it(box: str, docker: DockerView, alice: Api) -> None:
+    alice.put(files(box), {"content": "kept"}, path="a.txt")
+    docker.client.kill(box)
+    found = until(alice, box, "stopped", within=30)
+    assert found["phase_reason"]
+    assert run(alice, box, "cat", "a.txt")["stdout"] == "kept"
+
+
+def test_a_run_in_a_container_that_is_killed_is_lost_and_not_repeated(box: str, docker: DockerView, alice: Api) -> None:
+    body = {"command": "echo ran >> marks; echo before; sleep 600", "timeout_s": 60, "background": True}
+    started = alice.post(f"workspaces/{box}/exec", body).json()
+    path = f"workspaces/{box}/exec/{started['id']}"
+    eventually(lambda: alice.get(f"{path}/output").json()["data"] == "before\n")
+    docker.client.kill(box)
+    ended = eventually(lambda: (state := alice.get(path).json())["ended_by"] and state, within=40)
+    assert (ended["ended_by"], ended["exit_code"]) == ("lost", None)
+    assert alice.get(f"{path}/output").json()["data"] == "before\n"
+    assert run(alice, box, "cat", "marks")["stdout"] == "ran\n"
+
+
+def test_a_restarted_container_goes_on_working(box: str, docker: DockerView, alice: Api) -> None:
+    alice.put(files(box), {"content": "kept"}, path="a.txt")
+    docker.client.restart(box, timeout=0)
+    answer = eventually(
+        lambda: (a := alice.post(f"workspaces/{box}/exec", {"argv": ["cat", "a.txt"]})).status_code == 200 and a,
+        within=60,
+    )
+    assert answer.json()["stdout"] == "kept"
+
+
+def test_the_volume_belongs_to_the_sandbox_also_after_a_restart(box: str, alice: Api) -> None:
+    for _ in range(2):
+        assert run(alice, box, "stat", "-c", "%u:%g %a", ".")["stdout"] == "1000:1000 750\n"
+        alice.post(f"workspaces/{box}/stop")
+        until(alice, box, "stopped")
+
+
+def test_nothing_of_a_run_reaches_the_engine(box: str, docker: DockerView, alice: Api) -> None:
+    seen: list[str] = []
+    events = docker.client.events(decode=True, filters={"container": box})
+    watcher = threading.Thread(target=lambda: seen.extend(str(event) for event in events), daemon=True)
+    watcher.start()
+    run(alice, box, "sh", "-c", "echo sentinel-5f0c $KEY", env={"KEY": "sentinel-77aa"})
+    inspect = str(docker.client.inspect_container(box))
+    events.close()
+    watcher.join(5)
+    assert "sentinel" not in "".join(seen) + inspect
+    assert "sentinel" not in docker.client.logs(box).decode()
+
+
+def test_two_runs_at_once_do_not_see_each_others_end(box: str, alice: Api) -> None:
+    results: dict[str, Any] = {}
+
+    def go(name: str, line: str, timeout_s: float) -> None:
+        results[name] = run(alice, box, "sh", "-c", line, timeout_s=timeout_s)
+
+    threads = [
+        threading.Thread(target=go, args=("cut", "sleep 60", 1.0)),
+        threading.Thread(target=go, args=("whole", "sleep 3; echo done", 30.0)),
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (results["cut"]["ended_by"], results["whole"]["ended_by"]) == ("timeout", "exit")
+    assert results["whole"]["stdout"] == "done\n"
+    assert results["whole"]["evidence"]["shared"] is True
+
+
+def test_two_hundred_quick_programs_each_give_their_whole_output(box: str, alice: Api) -> None:
+    outputs: list[str] = []
+
+    def go() -> None:
+        outputs.extend(run(alice, box, "echo", "hello")["stdout"] for _ in range(25))
+
+    threads = [threading.Thread(target=go) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outputs == ["hello\n"] * 200
+
+
+def test_a_busy_workspace_still_answers(box: str, alice: Api) -> None:
+    spin = "import threading\nx = bytearray(100 << 20)\nwhile True: pass"
+    ids = [
+        alice.post(f"workspaces/{box}/exec", {"argv": ["python3", "-c", spin], "background": True}).json()["id"]
+        for _ in range(2)
+    ]
+    assert run(alice, box, "echo", "hi")["stdout"] == "hi\n"
+    assert alice.get(files(box)).status_code == 200
+    for exec_id in ids:
+        assert alice.delete(f"workspaces/{box}/exec/{exec_id}").status_code in (202, 204)
+
+
+def test_a_workspace_made_by_another_instance_is_never_touched(
+    process: Process, docker: DockerView, runtime_image: str, alice: Api
+) -> None:
+    name = "ws-00000000000000aa"
+    docker.client.create_container_from_config(
+        {"Image": runtime_image, "Cmd": ["true"], "Labels": {"primer.instance": "stranger", "primer.workspace": name}},
+        name,
+    )
+    try:
+        process.stop()
+        process.start()
+        workspace = create(alice, "box")
+        until(alice, workspace, "running")
+        assert docker.client.inspect_container(name)["Config"]["Labels"]["primer.instance"] == "stranger"
+    finally:
+        docker.client.remove_container(name, force=True)
+
+
+def test_an_orphan_of_ours_is_removed_at_boot(box: str, process: Process, docker: DockerView, alice: Api) -> None:
+    process.stop()
+    Workspace.objects.filter(slug=box).delete()
+    assert docker.names(box)
+    process.start()
+    eventually(lambda: docker.names(box) == [], within=30)
+    assert phase_of(alice, box) == "404"
+
+
+def test_verify_runs_the_probes_again(box: str, alice: Api) -> None:
+    first = alice.get(f"workspaces/{box}").json()["confinement"]
+    again = alice.post(f"workspaces/{box}/verify")
+    assert again.status_code == 200
+    assert again.json()["verdict"] == first["verdict"] == "degraded"
+    assert alice.get(f"workspaces/{box}").json()["confinement"] == again.json()
+
+
+@pytest.mark.slow
+def test_a_quiet_program_outlasts_every_timeout_of_the_engines_client(box: str, alice: Api) -> None:
+    found = run(alice, box, "sh", "-c", f"sleep {TIMEOUT_S + 5:g}; echo ok", timeout_s=120)
+    assert (found["stdout"], found["ended_by"], found["exit_code"]) == ("ok\n", "exit", 0)

@@ -1,0 +1,242 @@
+"""Routes of providers, templates and workspaces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.audit import Actor
+from accounts.permissions import require_change
+from accounts.rest import ResourceViewSet, StrictSerializer, is_dry
+from primer_site import loop
+from workspaces import access, bringup, engines, services
+from workspaces.models import Workspace, WorkspaceProvider, WorkspaceTemplate
+from workspaces.providers.base import Check, ImageCheck
+from workspaces.secret_fields import split_config
+from workspaces.serializers import (
+    ConfinementSerializer,
+    EngineStatusSerializer,
+    ImageCheckSerializer,
+    ProviderSerializer,
+    TemplateSerializer,
+    TemplateVersionSerializer,
+    WorkspaceSerializer,
+    refuse_unenforced,
+)
+from workspaces.snapshot import backend_spec
+
+ENGINE_TIMEOUT_S = 30.0
+VERIFY_TIMEOUT_S = 60.0
+DRY = OpenApiParameter("dry_run", bool, description="Run every check and store nothing.")
+KEY = OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="Makes a repeat safe.")
+CHANGES = extend_schema(parameters=[DRY])
+SCHEMA = {
+    "create": extend_schema(parameters=[DRY, KEY]),
+    "update": CHANGES,
+    "partial_update": CHANGES,
+}
+
+
+@extend_schema_view(**SCHEMA)
+class ProviderViewSet(ResourceViewSet):
+    """Engines that hold sandboxes. Everyone sees them; admins define them and see their config."""
+
+    kind = "workspace_provider"
+    admin_only = "write"
+    serializer_class = ProviderSerializer
+    queryset = WorkspaceProvider.objects.none()
+    filters = {"provider": "provider", "health": "health"}
+
+    def base_queryset(self) -> QuerySet[WorkspaceProvider]:
+        return WorkspaceProvider.objects.all()
+
+    def service_create(self, by: Actor, data: dict[str, Any]) -> WorkspaceProvider:
+        return services.provider_create(by=by, data=data)
+
+    def service_update(self, by: Actor, obj: WorkspaceProvider, data: dict[str, Any]) -> WorkspaceProvider:
+        return services.provider_update(by=by, row=obj, data=data)
+
+    def service_delete(self, by: Actor, obj: WorkspaceProvider) -> bool:
+        services.provider_delete(by=by, row=obj)
+        return False
+
+    @extend_schema(request=None, parameters=[DRY], responses={200: ProviderSerializer})
+    @action(detail=True, methods=["post"])
+    def check(self, request: Request, **kwargs: Any) -> Response:
+        """Measures the engine now and stores what was found."""
+        row = self.get_object()
+        if is_dry_action(request):
+            return Response(status=204)
+        loop.run(engines.measure(row.pk), ENGINE_TIMEOUT_S)
+        row.refresh_from_db()
+        return self.answer(row)
+
+    @extend_schema(
+        operation_id="v1_workspace_providers_check_unsaved",
+        request=ProviderSerializer,
+        parameters=[DRY],
+        responses={200: EngineStatusSerializer},
+    )
+    @action(detail=False, methods=["post"])
+    def check_body(self, request: Request, **kwargs: Any) -> Response:
+        """Tests settings without storing them."""
+        serializer = self.get_serializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        if is_dry(request):
+            return Response(status=204)
+        data = serializer.validated_data
+        config, secrets = split_config(data["provider"], data["config"], {}, {})
+        check = loop.run(_check_settings(data["provider"], config, secrets), ENGINE_TIMEOUT_S)
+        shown = WorkspaceProvider(
+            health=check.health, reasons=list(check.reasons), engine=check.engine, enforces=check.enforces
+        )
+        return Response(EngineStatusSerializer(shown).data)
+
+
+def is_dry_action(request: Request) -> bool:
+    """For actions without a body: refuses one with fields (422), and tells whether it is a dry run, which does nothing more."""
+    StrictSerializer(data=request.data).is_valid(raise_exception=True)
+    return is_dry(request)
+
+
+async def _check_settings(kind: str, config: dict[str, Any], secrets: dict[str, Any]) -> Check:
+    engine = engines.build(kind, config, secrets)
+    try:
+        return await engine.check()
+    finally:
+        await engine.close()
+
+
+@extend_schema_view(**SCHEMA)
+class TemplateViewSet(ResourceViewSet):
+    """Settings of new workspaces. Everyone uses them; admins define them."""
+
+    kind = "workspace_template"
+    admin_only = "write"
+    serializer_class = TemplateSerializer
+    queryset = WorkspaceTemplate.objects.none()
+    filters = {"provider_id": "provider__slug"}
+
+    def base_queryset(self) -> QuerySet[WorkspaceTemplate]:
+        return WorkspaceTemplate.objects.select_related("provider")
+
+    def check_outside(self, data: dict[str, Any], obj: WorkspaceTemplate | None = None) -> None:
+        names = ("provider", "backend", "require")
+        merged = {name: data[name] if name in data else getattr(obj, name) for name in names}
+        if obj is None or any(merged[name] != getattr(obj, name) for name in names):
+            _refuse_loose(**merged)
+
+    def service_create(self, by: Actor, data: dict[str, Any]) -> WorkspaceTemplate:
+        return services.template_create(by=by, data=data)
+
+    def service_update(self, by: Actor, obj: WorkspaceTemplate, data: dict[str, Any]) -> WorkspaceTemplate:
+        return services.template_update(by=by, row=obj, data=data)
+
+    def service_delete(self, by: Actor, obj: WorkspaceTemplate) -> bool:
+        services.template_delete(by=by, row=obj)
+        return False
+
+    @extend_schema(request=None, parameters=[DRY], responses={200: ImageCheckSerializer})
+    @action(detail=True, methods=["post"])
+    def check(self, request: Request, **kwargs: Any) -> Response:
+        """Whether the image is there, and what each limit is worth on this engine."""
+        row = self.get_object()
+        if is_dry_action(request):
+            return Response(status=204)
+        found = loop.run(_check_image(row.provider_id, row.backend), ENGINE_TIMEOUT_S)
+        body = {"image_present": found.present, "image_digest": found.digest, "detail": found.detail}
+        return Response({**body, "limits": found.limits})
+
+    @extend_schema(responses={200: TemplateVersionSerializer(many=True)})
+    @action(detail=True, methods=["get"], pagination_class=None)
+    def versions(self, request: Request, **kwargs: Any) -> Response:
+        """Earlier settings, newest first, with who and when."""
+        rows = self.get_object().versions.order_by("-number")[:500]
+        return Response({"items": TemplateVersionSerializer(rows, many=True).data})
+
+
+def _refuse_loose(provider: WorkspaceProvider, backend: dict[str, Any], require: str) -> None:
+    if require == "enforced":
+        refuse_unenforced(loop.run(_check_image(provider.pk, backend), ENGINE_TIMEOUT_S), require)
+
+
+async def _check_image(provider_pk: int, backend: dict[str, Any]) -> ImageCheck:
+    engine = await engines.engine_of(provider_pk)
+    return await engine.check_image(backend_spec(backend, workspace_id="ws-check", generation=0, fresh=True))
+
+
+@extend_schema_view(
+    **SCHEMA,
+    destroy=extend_schema(
+        responses={202: None}, description="Removes container and files; 202 while that goes on, then 404."
+    ),
+)
+class WorkspaceViewSet(ResourceViewSet):
+    """Sandboxes. A new one is `pending` at once and boots in the background."""
+
+    kind = "workspace"
+    serializer_class = WorkspaceSerializer
+    queryset = Workspace.objects.none()
+    search_fields = ("slug", "name")
+    sorts = {"created_at": "created_at", "updated_at": "updated_at", "id": "slug", "name": "name"}
+    filters = {"phase": "phase", "template_id": "template__slug", "provider_id": "provider__slug", "name": "name"}
+
+    def base_queryset(self) -> QuerySet[Workspace]:
+        return Workspace.objects.select_related("owner", "template", "provider")
+
+    def get_object(self) -> Workspace:
+        row: Workspace = super().get_object()
+        services.audit_opening(self.actor, row)
+        return row
+
+    def service_create(self, by: Actor, data: dict[str, Any]) -> Workspace:
+        return services.workspace_create(by=by, **data)
+
+    def service_update(self, by: Actor, obj: Workspace, data: dict[str, Any]) -> Workspace:
+        return services.workspace_update(by=by, row=obj, data=data)
+
+    def service_delete(self, by: Actor, obj: Workspace) -> bool:
+        services.workspace_delete(by=by, row=obj)
+        return True
+
+    def _changeable(self, request: Request) -> Workspace:
+        row = self.get_object()
+        require_change(self.actor.user, row, request.auth)
+        return row
+
+    @extend_schema(request=None, parameters=[DRY, KEY], responses={202: WorkspaceSerializer})
+    @action(detail=True, methods=["post"])
+    def start(self, request: Request, **kwargs: Any) -> Response:
+        """Starts a stopped, failed or lost workspace over the files that are there. Already running is success."""
+        return self._moved(request, services.workspace_start)
+
+    @extend_schema(request=None, parameters=[DRY, KEY], responses={202: WorkspaceSerializer})
+    @action(detail=True, methods=["post"])
+    def stop(self, request: Request, **kwargs: Any) -> Response:
+        """Ends the sandbox with all its programs and keeps its files. Already stopped is success."""
+        return self._moved(request, services.workspace_stop)
+
+    @extend_schema(request=None, parameters=[DRY], responses={200: ConfinementSerializer})
+    @action(detail=True, methods=["post"])
+    def verify(self, request: Request, **kwargs: Any) -> Response:
+        """Runs the probes of the confinement again, inside the sandbox."""
+        row = self._changeable(request)
+        if is_dry_action(request):
+            access.require_up(access.facts_of(row))
+            return Response(status=204)
+        return Response(loop.run(bringup.verify(row), VERIFY_TIMEOUT_S))
+
+    def _moved(self, request: Request, service: Callable[..., Workspace]) -> Response:
+        row = self._changeable(request)
+        is_dry_action(request)
+        return self.once(request, lambda: self.answer(self._fresh(service(by=self.actor, row=row)), 202))
+
+    def _fresh(self, row: Workspace) -> Workspace:
+        return self.base_queryset().get(pk=row.pk)

@@ -1,0 +1,272 @@
+"""Programs in workspaces: started once, pumped by a task of their own, kept, and found again after a restart.
+
+The one way to run something, for agents' tools and for the HTTP API alike. A run belongs to the runtime in its sandbox: it
+ends by itself, by its timeout or by `cancel`, never because somebody stopped listening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+
+import structlog
+
+from primer_site import loop
+from primer_site.errors import Conflict, PrimerError, RateLimited, Unavailable
+from workspaces import access, exec_rows, services
+from workspaces.exec_pump import START_WAIT_S, Suspended, close, launch, let_go, recover, runs
+from workspaces.exec_rows import NOT_STARTED, STREAMS
+from workspaces.execution import DEFAULT_KEEP_BYTES, MIB, ExecOutcome, ExecRequest, OutputChunk, Stream
+from workspaces.models import ExecState
+from workspaces.output import Keeper, Kept
+from workspaces.providers.base import ChannelClosed, EngineUnavailable
+from workspaces.runs import Listener, Run
+from workspaces.sandbox_errors import StartFailure
+
+RUNNING_AT_ONCE = 64  # in one workspace; the runtime holds the same
+INLINE_BYTES = 8 * MIB  # of a stream in one result; the rest of what is kept is read in pages
+
+__all__ = [
+    "START_WAIT_S", "ExecFinished", "NeverStarted", "Started", "Suspended", "begin", "cancel", "cancel_session", "close",
+    "drain", "finished", "live", "recover", "reopen", "stop_listening", "stored", "stream", "wait_ended", "wait_started",
+]  # fmt: skip
+log = structlog.get_logger(__name__)
+_draining = False
+
+
+class NeverStarted(Conflict):
+    """The program was never started."""
+
+    hint = "Start it again."
+
+
+@dataclass(frozen=True, slots=True)
+class ExecFinished:
+    """The end of a run, with what is kept of its output, of each stream at most what was asked for."""
+
+    exec_id: str
+    outcome: ExecOutcome
+    stdout: Kept
+    stderr: Kept
+
+    @property
+    def truncated(self) -> bool:
+        return self.stdout.truncated or self.stderr.truncated
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A run that this call began, or, under a known Idempotency-Key, the one that an earlier call began."""
+
+    exec_pk: int
+    exec_id: str
+    listener: Listener | None
+    known: bool
+
+
+# -- starting
+
+
+async def begin(
+    workspace_pk: int,
+    request: ExecRequest,
+    *,
+    keep_bytes: int = DEFAULT_KEEP_BYTES,
+    started_by: int | None = None,
+    session_id: str | None = None,
+    background: bool = False,
+    repeatable: bool = False,
+    listen: bool = False,
+    facts: access.Facts | None = None,
+) -> Started:
+    """Stores the run and starts its pump. `repeatable`: the id stands for a key, and a second call finds the first run.
+
+    `facts` spares a look at the row when the caller has just read it. Raises `NotFound`, `Conflict` (the id means another
+    run, or the workspace has failed or is lost), `RateLimited`, `Suspended`. What goes wrong later is in the run: see `finished`.
+    """
+    if _draining and session_id is None:
+        raise Suspended(retry_after_s=5)
+    if facts is None:
+        facts = await loop.read(access.look, workspace_pk)
+    if not facts.is_up:
+        access.refuse(facts, start=True)  # what can never start leaves no row behind
+    if sum(run.workspace_pk == workspace_pk for run in runs.values()) >= RUNNING_AT_ONCE:
+        raise RateLimited(f"{RUNNING_AT_ONCE} programs are running in this workspace already.", retry_after_s=1)
+    if services.touch_is_due(facts.last_activity_at):
+        await loop.write(services.workspace_touch, workspace_pk, facts.last_activity_at)
+    exec_pk, known = await loop.write(
+        exec_rows.insert, workspace_pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id,
+        background=background, request_hash=exec_rows.digest(request, keep_bytes) if repeatable else "",
+    )  # fmt: skip
+    if known:
+        return Started(exec_pk, request.id, None, known=True)
+    keepers: dict[Stream, Keeper] = {name: Keeper(keep_bytes) for name in STREAMS}
+    run = Run(exec_pk, request.id, workspace_pk, keepers, session_id)
+    listener = Listener() if listen else None
+    if listener is not None:
+        run.listeners.add(listener)
+    launch(run, request, facts)
+    return Started(run.pk, run.id, listener, known=False)
+
+
+async def stream(
+    workspace_pk: int,
+    request: ExecRequest,
+    *,
+    keep_bytes: int = DEFAULT_KEEP_BYTES,
+    started_by: int | None = None,
+    session_id: str | None = None,
+) -> AsyncGenerator[OutputChunk | ExecFinished, None]:
+    """Runs a program and yields its output as it comes, then how it ended. Closing the generator does not end the program.
+
+    Raises what keeps the program from starting: `StartFailure`, `WorkspaceFailed`, `WorkspaceLost`, `NotFound`, ….
+    """
+    started = await begin(
+        workspace_pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id, listen=True
+    )
+    run, listener = runs[started.exec_pk], started.listener
+    assert listener is not None  # noqa: S101 - `listen` was asked for
+    try:
+        while (chunk := await listener.next()) is not None:
+            yield chunk
+    finally:
+        run.listeners.discard(listener)
+    yield await _result(run, INLINE_BYTES)
+
+
+def stop_listening(exec_pk: int, listener: Listener) -> None:
+    """The reader has gone: nothing is kept for it, and it holds nobody up."""
+    if (run := runs.get(exec_pk)) is not None:
+        run.listeners.discard(listener)
+
+
+# -- reading
+
+
+async def wait_started(exec_pk: int, wait_s: float) -> None:
+    """Waits until the program runs, or is known never to run; then raises the reason."""
+    if (run := runs.get(exec_pk)) is None:
+        return
+    try:
+        await asyncio.wait_for(run.started.wait(), wait_s)
+    except TimeoutError:
+        return
+    if run.error is not None:
+        raise run.error
+
+
+async def finished(exec_pk: int, wait_s: float, *, inline_bytes: int = INLINE_BYTES) -> ExecFinished | None:
+    """The result of a run, None when it has not ended within `wait_s` seconds. Raises what kept it from starting."""
+    run = runs.get(exec_pk)
+    if run is None:
+        return await stored(exec_pk, inline_bytes)
+    try:
+        await asyncio.wait_for(run.ended.wait(), wait_s)
+    except TimeoutError:
+        return None
+    return await _result(run, inline_bytes)
+
+
+async def _result(run: Run, inline_bytes: int) -> ExecFinished:
+    if run.error is not None:
+        raise run.error
+    if run.outcome is not None and len(run.kept) == len(STREAMS):
+        stdout, stderr = run.kept["stdout"].first(inline_bytes), run.kept["stderr"].first(inline_bytes)
+        return ExecFinished(run.id, run.outcome, stdout, stderr)
+    found = await stored(run.pk, inline_bytes)
+    if found is None:
+        raise Unavailable("The end of the run is not stored yet.")
+    return found
+
+
+async def stored(exec_pk: int, inline_bytes: int) -> ExecFinished | None:
+    """An ended run from the database, None while it runs. Raises `StartFailure` or `NeverStarted` for one that never ran."""
+    row, stdout, stderr = await loop.read(exec_rows.kept, exec_pk, inline_bytes)
+    if row.state != ExecState.ENDED:
+        return None
+    if row.ended_by == NOT_STARTED:
+        error = row.error or {}
+        raise (StartFailure if error.get("code") == StartFailure.code else NeverStarted)(error.get("detail", ""))
+    return ExecFinished(row.slug, exec_rows.outcome_of(row), stdout, stderr)
+
+
+def live(exec_pk: int) -> Run | None:
+    """The run as this process pumps it, None when it does not."""
+    return runs.get(exec_pk)
+
+
+# -- ending
+
+
+async def cancel(exec_pk: int, by: str) -> None:
+    """Ends a run with all its processes; one that has ended stays as it is. `by` is who asked, and stands in the evidence."""
+    run = runs.get(exec_pk)
+    if run is None:
+        await _cancel_elsewhere(exec_pk, by)
+        return
+    run.cancelled_by = run.cancelled_by or by
+    if run.handle is None:
+        if run.starting is not None:
+            run.starting.cancel()
+        await _kill(run.workspace_pk, run.id, by)
+        return
+    try:
+        await run.handle.cancel(by)
+    except (ChannelClosed, EngineUnavailable):
+        log.info("cancel waits for the channel", exec=run.id)  # the pump repeats it when it is back
+
+
+async def _cancel_elsewhere(exec_pk: int, by: str) -> None:
+    row = await loop.read(exec_rows.load, exec_pk)
+    if row.state == ExecState.RUNNING or row.survivors:
+        await _kill(row.workspace_id, row.slug, by)
+
+
+async def _kill(workspace_pk: int, exec_id: str, by: str) -> None:
+    """Kills by id in the sandbox, where it may have arrived; a sandbox that is not there runs nothing."""
+    try:
+        sandbox = await access.require_running(workspace_pk)
+        await sandbox.kill_exec(exec_id, by)
+    except PrimerError as exc:
+        log.info("nothing to kill", exec=exec_id, reason=exc.detail)
+
+
+async def cancel_session(session_id: str, by: str) -> None:
+    """Ends everything that a session has running."""
+    for run in [run for run in runs.values() if run.session_id == session_id]:
+        await cancel(run.pk, by)
+
+
+async def wait_ended(exec_pk: int, wait_s: float) -> bool:
+    """Whether a run has ended and is stored, waiting at most so long."""
+    run = runs.get(exec_pk)
+    if run is None:
+        return True
+    try:
+        await asyncio.wait_for(run.ended.wait(), wait_s)
+    except TimeoutError:
+        return False
+    return True
+
+
+# -- the process
+
+
+async def drain(seconds: float) -> None:
+    """Takes no new programs of the API and waits for the running ones; the rest runs on and is found again after the restart.
+
+    Programs of sessions are the sessions' to end: they need them while they drain themselves.
+    """
+    global _draining
+    _draining = True
+    ours = [run for run in runs.values() if run.session_id is None]
+    if tasks := [run.task for run in ours if run.task is not None]:
+        await asyncio.wait(tasks, timeout=seconds)
+    await let_go([run for run in ours if run.pk in runs])
+
+
+def reopen() -> None:
+    """After a drain in a process that goes on (tests)."""
+    global _draining
+    _draining = False

@@ -1,0 +1,337 @@
+"""Shapes of providers, templates and workspaces in the API."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from django.core.validators import RegexValidator
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from accounts.rest import LabelsField, StrictSerializer
+from primer_site import vault
+from primer_site.errors import FieldError, Invalid
+from primer_site.resource import SLUG_PATTERN
+from workspaces.fields import EnvField, ModeField, PathField, by_kind, decode_base64, invalid
+from workspaces.kinds import BackendField, ProviderConfigField
+from workspaces.models import Health, Phase, Require, Workspace, WorkspaceProvider, WorkspaceTemplate
+from workspaces.providers import CHOICES, provider_class
+from workspaces.secret_fields import masked_config, masked_env
+
+DAY_S = 24 * 3600
+MAX_LIFE_S = 365 * DAY_S
+FILES = 100
+FILES_BYTES = 4 * 1024 * 1024
+COMMANDS = 50
+TOLD_TO_ALL: dict[str, list[str]] = {
+    Health.UNREACHABLE: ["The engine does not answer; an administrator sees why."],
+    Health.DEGRADED: ["The engine lacks something; an administrator sees what."],
+}
+READ_BACK = frozenset({"created_at", "updated_at", "status", "isolates"})
+
+
+@extend_schema_field(bool)
+class IsolatesField(serializers.Field[Any, Any, Any, Any]):
+    """Whether programs are kept away from the machine they run on: the kind of the provider says it."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(read_only=True, **kwargs)
+
+    def to_representation(self, kind: str) -> bool:
+        return provider_class(kind).isolates
+
+
+class MomentField(serializers.DateTimeField):
+    """A time that is stored as text inside JSON, in the form of all others."""
+
+    def to_representation(self, value: Any) -> Any:
+        return value.replace("+00:00", "Z") if isinstance(value, str) else super().to_representation(value)
+
+
+class SlugField(serializers.CharField):
+    def __init__(self, **kwargs: Any) -> None:
+        message = "must be 1 to 63 lower-case letters, digits or '-', not beginning or ending with '-'"
+        super().__init__(
+            max_length=63, trim_whitespace=False, validators=[RegexValidator(SLUG_PATTERN, message)], **kwargs
+        )
+
+
+class ResourceSerializer(StrictSerializer):
+    """What providers and templates share. An id is given once; a body that is put carries the same one."""
+
+    id = SlugField(source="slug")
+    description = serializers.CharField(max_length=4096, allow_blank=True, default="", trim_whitespace=False)
+    labels = LabelsField(default=dict)
+    created_at = serializers.DateTimeField(read_only=True)
+    updated_at = serializers.DateTimeField(read_only=True)
+    read_back = READ_BACK
+
+    def validate_id(self, value: str) -> str:
+        if self.instance is not None and value != self.instance.slug:
+            raise serializers.ValidationError("cannot be changed")
+        return value
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        fields: dict[str, Any] = super().get_fields()
+        if self.instance is not None and not self.partial:
+            fields["id"].required = False  # a PUT names the object in its path
+        return fields
+
+
+class EngineStatusSerializer(StrictSerializer):
+    """What the last check of an engine found."""
+
+    health = serializers.ChoiceField(Health.choices)
+    checked_at = serializers.DateTimeField(allow_null=True)
+    reasons = serializers.ListField(child=serializers.CharField())
+    engine = serializers.DictField()
+    enforces = serializers.DictField(child=serializers.CharField())
+
+
+class ProviderSerializer(ResourceSerializer):
+    provider = serializers.CharField(max_length=16, help_text=f"One of {', '.join(CHOICES)}.")
+    config = by_kind("WorkspaceProviderConfig", ProviderConfigField)()
+    isolates = IsolatesField(source="provider")
+    status = EngineStatusSerializer(source="*", read_only=True)
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, dict) and isinstance(data.get("config"), dict):
+            kind = data.get("provider") or (self.instance.provider if self.instance is not None else None)
+            if "kind" not in data["config"] and kind:
+                data = {**data, "config": {**data["config"], "kind": kind}}
+        if self.instance is not None:  # a socket that is stored already may be put back while its engine is down
+            self._context = {**self.context, "kept_connection": self.instance.config.get("connection")}
+        return super().to_internal_value(data)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        kind = attrs.get("provider") or (self.instance.provider if self.instance is not None else "")
+        if "config" in attrs and attrs["config"]["kind"] != kind:
+            raise invalid("provider", f"must be {attrs['config']['kind']}, the kind of its config")
+        return attrs
+
+    def to_representation(self, instance: WorkspaceProvider) -> dict[str, Any]:
+        """Config and reasons for admins only: an engine's address is nobody else's business."""
+        shown: dict[str, Any] = super().to_representation(instance)
+        user = getattr(self.context.get("request"), "user", None)
+        if getattr(user, "is_admin", False):
+            shown["config"] = masked_config(instance.provider, instance.config, vault.unseal(instance.secrets))
+        else:
+            shown["config"] = {k: instance.config[k] for k in ("kind", "runtime") if k in instance.config}
+            shown["status"]["reasons"] = TOLD_TO_ALL.get(instance.health, [])
+        return shown
+
+
+class TemplateFileSerializer(StrictSerializer):
+    path = PathField()
+    content = serializers.CharField(required=False, allow_blank=True, trim_whitespace=False)
+    content_base64 = serializers.CharField(required=False, allow_blank=True)
+    mode = ModeField(default=0o644)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("content" in attrs) == ("content_base64" in attrs):
+            raise serializers.ValidationError("must have either content or content_base64")
+        raw = (
+            attrs["content"].encode()
+            if "content" in attrs
+            else decode_base64(attrs["content_base64"], "content_base64")
+        )
+        return {"path": attrs["path"], "content_base64": base64.b64encode(raw).decode(), "mode": attrs["mode"]}
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        raw, mode = base64.b64decode(instance["content_base64"]), f"{instance['mode']:04o}"
+        try:
+            return {"path": instance["path"], "content": raw.decode(), "mode": mode}
+        except UnicodeDecodeError:
+            return {"path": instance["path"], "content_base64": instance["content_base64"], "mode": mode}
+
+
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+class CommandField(serializers.Field[Any, Any, Any, Any]):
+    """A shell line, or an argument list."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if isinstance(data, str) and data.strip() and len(data) <= 64 * 1024:
+            return ["sh", "-c", data]
+        if isinstance(data, list) and 0 < len(data) <= 1000 and all(isinstance(part, str) for part in data) and data[0]:
+            return data
+        raise serializers.ValidationError("must be a shell line or a list of arguments")
+
+    def to_representation(self, value: list[str]) -> Any:
+        return value[2] if len(value) == 3 and value[:2] == ["sh", "-c"] else value
+
+
+class TemplateSerializer(ResourceSerializer):
+    provider_id = SlugField(source="provider.slug")
+    isolates = IsolatesField(source="provider.provider")
+    backend = by_kind("WorkspaceBackend", BackendField)()
+    env = EnvField(default=dict)
+    files = TemplateFileSerializer(many=True, default=list)
+    init_commands = serializers.ListField(child=CommandField(), default=list, max_length=COMMANDS)
+    idle_timeout_s = serializers.IntegerField(min_value=10, max_value=MAX_LIFE_S, allow_null=True, default=None)
+    max_age_s = serializers.IntegerField(min_value=60, max_value=MAX_LIFE_S, allow_null=True, default=None)
+    require = serializers.ChoiceField(Require.choices, default=Require.BEST_EFFORT)
+
+    def validate_files(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if len(value) > FILES or sum(len(item["content_base64"]) for item in value) > FILES_BYTES * 4 // 3:
+            raise serializers.ValidationError(f"must be at most {FILES} files of {FILES_BYTES} bytes in all")
+        return value
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "provider" in attrs:
+            slug = attrs["provider"]["slug"]
+            row = WorkspaceProvider.objects.live().filter(slug=slug).first()
+            if row is None:
+                raise invalid("provider_id", f"there is no workspace provider {slug}")
+            attrs["provider"] = row
+        provider = attrs.get("provider") or self.instance.provider  # type: ignore[union-attr]
+        backend = attrs.get("backend") or self.instance.backend  # type: ignore[union-attr]
+        if backend["kind"] != provider.provider:
+            raise serializers.ValidationError(
+                {"backend": {"kind": [f"must be {provider.provider}, the kind of provider {provider.slug}"]}}
+            )
+        return attrs
+
+    def to_representation(self, instance: WorkspaceTemplate) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(instance)
+        shown["env"] = masked_env(instance.env, vault.unseal(instance.secrets))
+        return shown
+
+
+class TemplateVersionSerializer(StrictSerializer):
+    version = serializers.IntegerField(source="number")
+    at = serializers.DateTimeField()
+    by = serializers.CharField(source="by_name")
+    spec = serializers.DictField()
+
+
+class ImageCheckSerializer(StrictSerializer):
+    """Whether a template could start now."""
+
+    image_present = serializers.BooleanField()
+    image_digest = serializers.CharField()
+    detail = serializers.CharField()
+    limits = serializers.DictField(child=serializers.CharField())
+
+
+class FindingSerializer(StrictSerializer):
+    name = serializers.CharField()
+    expected = serializers.CharField()
+    observed = serializers.CharField()
+    ok = serializers.BooleanField(allow_null=True)
+
+
+class ConfinementSerializer(StrictSerializer):
+    verdict = serializers.ChoiceField(["proven", "degraded", "failed", "unknown"])
+    checked_at = MomentField()
+    checks = FindingSerializer(many=True)
+
+
+class PhaseEntrySerializer(StrictSerializer):
+    phase = serializers.CharField()
+    at = MomentField()
+    reason = serializers.CharField()
+
+
+class ChannelSerializer(StrictSerializer):
+    kind = serializers.CharField()
+    asked = serializers.CharField()
+    reason = serializers.CharField(allow_blank=True)
+
+
+class WorkspaceSerializer(StrictSerializer):
+    """A workspace. Writes: `template_id name labels env ttl_s` at creation, `name` and `labels` later."""
+
+    id = serializers.CharField(source="slug", read_only=True)
+    name = serializers.CharField(max_length=100, allow_blank=True, default="")
+    template_id = SlugField(source="template.slug")
+    provider_id = serializers.CharField(source="provider.slug", read_only=True)
+    isolates = IsolatesField(source="provider.provider")
+    owner = serializers.CharField(source="owner.username", read_only=True)
+    labels = LabelsField(default=dict)
+    env = EnvField(default=dict)
+    ttl_s = serializers.IntegerField(
+        min_value=60, max_value=MAX_LIFE_S, allow_null=True, required=False, write_only=True,
+        help_text="Deletes the workspace so many seconds after its creation.",
+    )  # fmt: skip
+    phase = serializers.ChoiceField(Phase.choices, read_only=True)
+    phase_reason = serializers.CharField(read_only=True)
+    phase_detail = serializers.CharField(read_only=True)
+    unknown_since = serializers.DateTimeField(read_only=True, allow_null=True)
+    boot_lines = serializers.ListField(child=serializers.CharField(), read_only=True)
+    phases = PhaseEntrySerializer(many=True, read_only=True)
+    spec = serializers.SerializerMethodField()
+    applied = serializers.DictField(read_only=True, allow_null=True)
+    confinement = ConfinementSerializer(read_only=True, allow_null=True)
+    image_digest = serializers.CharField(read_only=True)
+    container_name = serializers.SerializerMethodField()
+    volume_name = serializers.SerializerMethodField()
+    channel = ChannelSerializer(read_only=True)
+    last_activity_at = serializers.DateTimeField(read_only=True)
+    expires_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    created_at = serializers.DateTimeField(read_only=True)
+    updated_at = serializers.DateTimeField(read_only=True)
+
+    read_back = READ_BACK | {
+        "id", "provider_id", "isolates", "owner", "phase", "phase_reason", "phase_detail", "unknown_since", "boot_lines", "phases",
+        "spec", "applied", "confinement", "image_digest", "container_name", "volume_name", "channel",
+        "last_activity_at", "expires_at",
+    }  # fmt: skip
+
+    def get_fields(self) -> dict[str, serializers.Field[Any, Any, Any, Any]]:
+        fields: dict[str, Any] = super().get_fields()
+        if isinstance(self.instance, Workspace):
+            fields["template_id"].required = False
+        return fields
+
+    def to_internal_value(self, data: Any) -> Any:
+        # State comes from the server alone: naming it in a new workspace is a mistake worth a word.
+        named = [key for key in data if key in self.read_back] if isinstance(data, dict) else []
+        if self.instance is None and named:
+            raise serializers.ValidationError({key: ["is set by the server"] for key in named})
+        return super().to_internal_value(data)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if self.instance is not None:
+            return self._unchanged(attrs)
+        slug = attrs["template"]["slug"]
+        row = WorkspaceTemplate.objects.live().select_related("provider").filter(slug=slug).first()
+        if row is None:
+            raise invalid("template_id", f"there is no workspace template {slug}")
+        return {**attrs, "template": row}
+
+    def _unchanged(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """What was fixed at creation may be sent back, and not be changed."""
+        row: Any = self.instance
+        if (asked := attrs.pop("template", None)) is not None and asked["slug"] != row.template.slug:
+            raise invalid("template_id", "cannot be changed: create a new workspace")
+        attrs.pop("ttl_s", None)
+        shown = masked_env(row.env, vault.unseal(row.secrets))
+        if (env := attrs.pop("env", None)) and {**shown, **env} != shown:
+            raise invalid("env", "cannot be changed: create a new workspace")
+        return attrs
+
+    def get_spec(self, row: Workspace) -> dict[str, Any]:
+        spec = {key: value for key, value in row.spec.items() if key != "files"}
+        return spec | {"files": [{"path": item["path"], "mode": f"{item['mode']:04o}"} for item in row.spec["files"]]}
+
+    def get_container_name(self, row: Workspace) -> str:
+        return (row.ref or {}).get("container_name") or ""
+
+    def get_volume_name(self, row: Workspace) -> str:
+        return (row.ref or {}).get("volume_name") or ""
+
+    def to_representation(self, instance: Workspace) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(instance)
+        shown["env"] = masked_env(instance.env, vault.unseal(instance.secrets))
+        return shown
+
+
+def refuse_unenforced(image: Any, require: str) -> None:
+    """Raises `Invalid` when a template requires limits to hold that this engine does not enforce."""
+    loose = [f"{name} ({worth})" for name, worth in image.limits.items() if worth != "enforced"]
+    if require == Require.ENFORCED and loose:
+        message = f"this engine does not enforce {', '.join(loose)}"
+        raise Invalid(
+            "The template requires what its engine does not enforce.", errors=[FieldError("require", message)]
+        )

@@ -1,0 +1,33 @@
+"""The orphan sweep: everything with our label that no live row stands behind is removed; other instances are never touched."""
+
+from __future__ import annotations
+
+import structlog
+
+from primer_site import loop
+from primer_site.errors import PrimerError
+from workspaces import engines, leases
+
+log = structlog.get_logger(__name__)
+
+
+async def orphans() -> list[str]:
+    """Sweeps every engine once and returns the ids of the workspaces that were removed. An engine that is down waits."""
+    removed: list[str] = []
+    for provider_pk in await loop.read(leases.live_providers):
+        try:
+            removed += await _sweep(provider_pk)
+        except PrimerError as exc:
+            log.info("sweep postponed", provider=provider_pk, reason=exc.detail)
+    return removed
+
+
+async def _sweep(provider_pk: int) -> list[str]:
+    engine = await engines.engine_of(provider_pk)
+    found = {ref.workspace_id: ref for ref in await engine.discover()}
+    # Rows are read after the engine: a row is always older than what it stands for, so nothing new looks like an orphan.
+    lone = await loop.read(leases.orphaned, list(found))
+    for workspace_id in sorted(lone):
+        parts = await engine.destroy(found[workspace_id])
+        log.warning("removed what no workspace stands behind", workspace=workspace_id, parts=parts)
+    return sorted(lone)
