@@ -1,0 +1,108 @@
+"""Routes of models and agents."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.db.models import QuerySet
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from accounts.audit import Actor
+from accounts.rest import ResourceViewSet, is_dry
+from agents import services
+from agents.llm.base import LLMError
+from agents.models import Agent, LLMProvider
+from agents.routes import CHANGES, DRY, KEY, refuse_fields
+from agents.serializers import AgentSerializer, LLMModelsSerializer, LLMProviderSerializer, LLMTestSerializer
+from primer_site import loop
+
+WRITES = {
+    "create": extend_schema(parameters=[DRY, KEY]),
+    "update": CHANGES,
+    "partial_update": CHANGES,
+    "destroy": CHANGES,
+}
+
+
+@extend_schema_view(**WRITES)
+class LLMProviderViewSet(ResourceViewSet):
+    """Model endpoints. Admins write; everybody sees which there are."""
+
+    kind = "llm_provider"
+    admin_only = "write"
+    serializer_class = LLMProviderSerializer
+    filters = {"provider": "provider", "health": "health"}
+
+    def base_queryset(self) -> QuerySet[Any]:
+        return LLMProvider.objects.all()
+
+    def service_create(self, by: Actor, data: dict[str, Any]) -> LLMProvider:
+        return services.llm_provider_create(by=by, data=data)
+
+    def service_update(self, by: Actor, obj: LLMProvider, data: dict[str, Any]) -> LLMProvider:
+        return services.llm_provider_update(by=by, row=obj, data=data)
+
+    def service_delete(self, by: Actor, obj: LLMProvider) -> bool:
+        services.llm_provider_delete(by=by, row=obj)
+        return False
+
+    @extend_schema(parameters=[DRY, KEY], request=None, responses=LLMTestSerializer)
+    @action(detail=True, methods=["post"])
+    def test(self, request: Request, id: str) -> Response:
+        """Makes one tiny call. A failure is an answer: `ok` false with the sentence. A dry run asks nothing: `ok` null."""
+        refuse_fields(request)
+        row = self.get_object()
+
+        def work() -> Response:
+            facts = _tested(row, ask=not is_dry(request))
+            if not is_dry(request):
+                services.llm_provider_store_test(row=row, ok=facts["ok"], reason=facts["message"])
+            return Response(facts)
+
+        return self.once(request, work)
+
+    @extend_schema(responses=LLMModelsSerializer)
+    @action(detail=True, methods=["get"])
+    def models(self, request: Request, id: str) -> Response:
+        """Names of the models of this endpoint."""
+        llm = services.llm_provider_open(slug=self.get_object().slug)
+        return Response({"items": loop.run(services.list_models(llm), services.TEST_S + 5)})
+
+
+def _tested(row: LLMProvider, *, ask: bool) -> dict[str, Any]:
+    """What a test of the provider says; without `ask` only whether its settings make a driver, and `ok` is not True."""
+    model = row.config.get("default_model") or row.provider
+    facts: dict[str, Any] = {"ok": True if ask else None, "model": model, "code": "", "message": "", "hint": ""}
+    began = time.monotonic()
+    try:
+        llm = services.llm_provider_open(slug=row.slug)
+        loop.run(services.ask_once(llm, model) if ask else llm.close(), services.TEST_S + 5)
+    except LLMError as exc:
+        facts |= {"ok": False, "code": exc.code, "message": exc.detail, "hint": exc.hint_text}
+    return facts | {"duration_ms": round((time.monotonic() - began) * 1000, 1)}
+
+
+@extend_schema_view(**WRITES)
+class AgentViewSet(ResourceViewSet):
+    """Agents. Everybody sees them; their owner and admins change them."""
+
+    kind = "agent"
+    serializer_class = AgentSerializer
+    filters = {"provider_id": "provider__slug", "model_name": "model_name"}
+
+    def base_queryset(self) -> QuerySet[Any]:
+        return Agent.objects.select_related("owner", "provider")
+
+    def service_create(self, by: Actor, data: dict[str, Any]) -> Agent:
+        return services.agent_create(by=by, data=data)
+
+    def service_update(self, by: Actor, obj: Agent, data: dict[str, Any]) -> Agent:
+        return services.agent_update(by=by, row=obj, data=data)
+
+    def service_delete(self, by: Actor, obj: Agent) -> bool:
+        services.agent_delete(by=by, row=obj)
+        return False

@@ -1,0 +1,30 @@
+"""Limits of a run as the API takes them: on an agent, and per session on top."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rest_framework import serializers
+
+from accounts.rest import StrictSerializer
+from agents.loop import Limits
+
+DEFAULTS: dict[str, Any] = {"max_turns": 50, "max_tool_calls": 200, "timeout_s": 1800, "max_tokens": None}
+DAY_S = 24 * 3600
+
+
+class LimitsSerializer(StrictSerializer):
+    """All optional; `max_tokens` null is no limit."""
+
+    max_turns = serializers.IntegerField(min_value=1, max_value=10_000, required=False)
+    max_tool_calls = serializers.IntegerField(min_value=1, max_value=100_000, required=False)
+    timeout_s = serializers.FloatField(min_value=0.1, max_value=7 * DAY_S, required=False)
+    max_tokens = serializers.IntegerField(min_value=1, max_value=10**12, required=False, allow_null=True)
+
+
+def limits_of(*layers: dict[str, Any]) -> Limits:
+    """The limits that hold: defaults, then each layer's own values."""
+    merged = dict(DEFAULTS)
+    for layer in layers:
+        merged |= {name: value for name, value in layer.items() if name in DEFAULTS}
+    return Limits(**merged)

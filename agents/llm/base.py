@@ -1,0 +1,98 @@
+"""The contract of a model driver: one async stream of a reply. Drivers know their SDK; nothing else does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+from agents.messages import AssistantMessage, Message, StopReason, Usage
+from primer_site.errors import PrimerError
+
+
+class LLMError(PrimerError):
+    """The model could not answer."""
+
+    code, status = "llm_error", 502
+
+
+class LLMConfig(LLMError):
+    """The model's endpoint refuses this configuration."""
+
+    code, status = "llm_config", 424
+    hint = "Correct the LLM provider: its kind, its key, its base_url or the model's name."
+
+
+class LLMUnavailable(LLMError):
+    """The model did not answer."""
+
+    code, status, retryable = "llm_unavailable", 502, True
+    hint = "Try again later; the session continues by a message."
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a model is told of a tool; `schema` is the JSON schema of its arguments."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class LLMRequest:
+    """One question. `attempt` counts from 1 over the retries of the same question."""
+
+    model: str
+    system: str
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_output_tokens: int = 8192
+    temperature: float | None = None  # sent only when set
+    thinking: str | dict[str, Any] = "off"
+    attempt: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ThinkingDelta:
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The whole reply; the last value of a stream. A stream that ends without one broke."""
+
+    message: AssistantMessage
+    stop_reason: StopReason
+    usage: Usage = field(default_factory=Usage)
+
+
+LLMEvent: TypeAlias = TextDelta | ThinkingDelta | Reply
+
+
+class LLM(ABC):
+    """One configured model endpoint. Holds configuration and a client, nothing durable; `stream` may run many times at once."""
+
+    kind: ClassVar[str]
+
+    @abstractmethod
+    def stream(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
+        """Deltas as they come, then one `Reply`.
+
+        Raises `LLMConfig` for what a retry cannot mend and `LLMUnavailable` for what it may; nothing else. Closing the
+        generator ends the request. A call whose arguments are broken or cut comes with `problem` set, never as `{}`.
+        """
+
+    @abstractmethod
+    async def models(self) -> list[str]:
+        """Names of the models that can be asked; the same errors as `stream`."""
+
+    async def close(self) -> None:
+        """Releases the client."""
+        return

@@ -1,0 +1,227 @@
+"""Shapes of models and agents in the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from accounts.rest import LabelsField, StrictSerializer
+from agents.limits import DEFAULTS, LimitsSerializer
+from agents.llm import KINDS
+from agents.llm.scripted import BadScript, parse_turns
+from agents.models import Agent, LLMKind, LLMProvider
+from primer_site.errors import FieldError, Invalid
+from primer_site.resource import SLUG_PATTERN
+
+WORKSPACE_TOOLS = (
+    "the tools of the workspace (workspace__write, workspace__exec, …) come with the session's binding; "
+    "leave them out of tools"
+)
+MAX_PROMPT = 200_000  # characters
+
+
+class SlugField(serializers.RegexField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(SLUG_PATTERN, max_length=63, trim_whitespace=False, **kwargs)
+        self.error_messages["invalid"] = "must be lower-case letters, digits and dashes, at most 63"
+
+
+class NamedSerializer(StrictSerializer):
+    """What models and agents share. The id is fixed at creation and may be sent back unchanged."""
+
+    id = SlugField(source="slug")
+    description = serializers.CharField(max_length=4096, allow_blank=True, default="")
+    labels = LabelsField(default=dict)
+    created_at = serializers.DateTimeField(read_only=True)
+    updated_at = serializers.DateTimeField(read_only=True)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance is not None:
+            self.fields["id"].required = False
+
+    def validate_id(self, value: str) -> str:
+        if self.instance is not None and value != self.instance.slug:
+            raise serializers.ValidationError("cannot change")
+        return value
+
+
+class LLMStatusSerializer(serializers.Serializer[Any]):
+    health = serializers.CharField()
+    checked_at = serializers.DateTimeField(allow_null=True)
+    reasons = serializers.ListField(child=serializers.CharField())
+
+
+class ScriptedConfigSerializer(StrictSerializer):
+    """Without `turns` the model runs the code it is given; with them it plays that script."""
+
+    kind = serializers.ChoiceField(["scripted"])
+    default_model = serializers.CharField(max_length=200, required=False)
+    turns = serializers.ListField(child=serializers.JSONField(), required=False)
+
+    def validate_turns(self, value: list[Any]) -> list[Any]:
+        try:
+            parse_turns(value)
+        except BadScript as exc:
+            where = exc.field.removeprefix("turns")
+            raise serializers.ValidationError(f"{where.lstrip('.')} {exc.message}".strip()) from None
+        return value
+
+
+class LLMProviderSerializer(NamedSerializer):
+    provider = serializers.ChoiceField(LLMKind.choices)
+    config = serializers.DictField()
+    status = serializers.SerializerMethodField()
+    read_back = frozenset({"status", "created_at", "updated_at"})
+
+    @extend_schema_field(LLMStatusSerializer)
+    def get_status(self, row: LLMProvider) -> dict[str, Any]:
+        facts = {"health": row.health, "checked_at": row.checked_at, "reasons": row.reasons}
+        return dict(LLMStatusSerializer(facts).data)
+
+    def validate_provider(self, kind: str) -> str:
+        if kind not in KINDS:
+            raise serializers.ValidationError(f"{kind} is not built into this server yet; there is: {', '.join(KINDS)}")
+        return kind
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        kind = attrs.get("provider") or (self.instance.provider if self.instance else "")
+        if "config" in attrs:
+            if attrs["config"].get("kind") != kind:
+                raise serializers.ValidationError({"config": {"kind": [f"must be {kind}, the provider's kind"]}})
+            config = ScriptedConfigSerializer(data=attrs["config"])
+            if not config.is_valid():
+                raise serializers.ValidationError({"config": config.errors})
+            attrs["config"] = dict(config.validated_data)
+        elif self.instance is not None and kind != self.instance.provider:
+            raise serializers.ValidationError({"config": ["is required when the kind changes"]})
+        return attrs
+
+    def to_representation(self, instance: LLMProvider) -> dict[str, Any]:
+        data: dict[str, Any] = super().to_representation(instance)
+        request = self.context.get("request")
+        if request is None or not request.user.is_admin:  # an endpoint's address and script are the admins' business
+            shown = {"kind": instance.provider, "default_model": instance.config.get("default_model")}
+            data["config"] = {name: value for name, value in shown.items() if value is not None}
+        return data
+
+
+class ModelRefSerializer(StrictSerializer):
+    provider_id = serializers.CharField(max_length=200)
+    model_name = serializers.CharField(max_length=200, required=False, allow_blank=True)
+
+
+THINKING_SCHEMA = {
+    "oneOf": [
+        {"type": "string", "enum": ["off", "auto"]},
+        {
+            "type": "object",
+            "properties": {"budget_tokens": {"type": "integer", "minimum": 1, "maximum": 1_000_000}},
+            "required": ["budget_tokens"],
+        },
+    ]
+}
+
+
+@extend_schema_field(THINKING_SCHEMA)
+class ThinkingField(serializers.Field[Any, Any, Any, Any]):
+    """`off`, `auto`, or `{budget_tokens}`."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if data in ("off", "auto"):
+            return data
+        if isinstance(data, dict) and set(data) == {"budget_tokens"}:
+            budget = data["budget_tokens"]
+            if isinstance(budget, int) and not isinstance(budget, bool) and 1 <= budget <= 1_000_000:
+                return data
+        raise serializers.ValidationError("must be off, auto or {budget_tokens: 1 to 1000000}")
+
+    def to_representation(self, value: Any) -> Any:
+        return value or "off"
+
+
+class AgentSerializer(NamedSerializer):
+    owner = serializers.CharField(source="owner.username", read_only=True)
+    model = ModelRefSerializer()
+    tools = serializers.ListField(child=serializers.CharField(max_length=200), default=list, max_length=200)
+    system_prompt = serializers.ListField(
+        child=serializers.CharField(max_length=MAX_PROMPT, allow_blank=True, trim_whitespace=False),
+        default=list,
+        max_length=100,
+    )
+    temperature = serializers.FloatField(min_value=0, max_value=2, allow_null=True, default=None)
+    max_output_tokens = serializers.IntegerField(min_value=1, max_value=1_000_000, default=8192)
+    thinking = ThinkingField(default="off")
+    limits = LimitsSerializer(default=dict)
+    read_back = frozenset({"owner", "created_at", "updated_at"})
+
+    def validate_tools(self, names: list[str]) -> list[str]:
+        if any(name == "workspace" or name.startswith("workspace__") for name in names):
+            raise serializers.ValidationError(WORKSPACE_TOOLS)
+        if names:
+            raise serializers.ValidationError(
+                f"there is no tool {names[0]!r}; this server has only the workspace's own"
+            )
+        return names
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "model" in attrs:
+            model = attrs.pop("model")
+            if not self.partial or "provider_id" in model:
+                attrs["provider"] = llm_named(model["provider_id"])
+            if not self.partial or "model_name" in model:
+                attrs["model_name"] = model.get("model_name", "")
+        if "limits" in attrs:
+            base = {**DEFAULTS, **self.instance.limits} if self.partial and self.instance else DEFAULTS
+            attrs["limits"] = {**base, **attrs["limits"]}
+        return attrs
+
+    def to_representation(self, instance: Agent) -> dict[str, Any]:
+        return agent_shown(instance)
+
+
+def agent_shown(agent: Agent) -> dict[str, Any]:
+    """The agent as reads show it; sessions keep the same as their snapshot."""
+    return {
+        "id": agent.slug,
+        "description": agent.description,
+        "owner": agent.owner.username,
+        "model": {"provider_id": agent.provider.slug, "model_name": agent.model_name},
+        "tools": agent.tools,
+        "system_prompt": agent.system_prompt,
+        "temperature": agent.temperature,
+        "max_output_tokens": agent.max_output_tokens,
+        "thinking": agent.thinking or "off",
+        "limits": {**DEFAULTS, **agent.limits},
+        "labels": agent.labels,
+        "created_at": agent.created_at.isoformat().replace("+00:00", "Z"),
+        "updated_at": agent.updated_at.isoformat().replace("+00:00", "Z"),
+    }
+
+
+def llm_named(slug: str) -> LLMProvider:
+    """The live provider of that id; `Invalid` names those there are."""
+    row: LLMProvider | None = LLMProvider.objects.live().filter(slug=slug).first()
+    if row is None:
+        known = list(LLMProvider.objects.live().order_by("slug").values_list("slug", flat=True)[:20])
+        raise Invalid(
+            "The agent is not valid.",
+            errors=[FieldError("model.provider_id", f'no llm_provider "{slug[:80]}"')],
+            hint=f"there are: {', '.join(known)}" if known else "there is none yet: create one first",
+        )
+    return row
+
+
+class LLMTestSerializer(serializers.Serializer[Any]):
+    ok = serializers.BooleanField(allow_null=True, help_text="Null where nothing was asked: a dry run.")
+    model = serializers.CharField()
+    duration_ms = serializers.FloatField()
+    code = serializers.CharField(allow_blank=True)
+    message = serializers.CharField(allow_blank=True)
+    hint = serializers.CharField(allow_blank=True)
+
+
+class LLMModelsSerializer(serializers.Serializer[Any]):
+    items = serializers.ListField(child=serializers.CharField())

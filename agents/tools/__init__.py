@@ -1,0 +1,73 @@
+"""The tools of a workspace. They come with the session's binding: an agent does not list them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final
+
+from agents.llm.base import ToolSpec
+from agents.messages import ToolCall
+from agents.tools.base import BenchFailed, Tool, ToolEvent, ToolOutcome, Workbench
+from agents.tools.execs import Exec, Glob, Grep
+from agents.tools.files import Edit, Ls, Read, Write
+from agents.tools.schema import problems
+from primer_site.errors import PrimerError
+
+WORKSPACE_TOOLS: Final[tuple[Tool, ...]] = (Write(), Read(), Edit(), Ls(), Glob(), Grep(), Exec())
+
+
+def same(text: str) -> str:
+    return text
+
+
+class Toolbox:
+    """The tools of one session on its bench; `hide` removes known secrets from whatever a model gets to see."""
+
+    def __init__(
+        self,
+        bench: Workbench,
+        *,
+        tools: tuple[Tool, ...] = WORKSPACE_TOOLS,
+        hide: Callable[[str], str] = same,
+    ) -> None:
+        self._bench = bench
+        self._tools: Mapping[str, Tool] = {tool.name: tool for tool in tools}
+        self._hide = hide
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return tuple(tool.spec for tool in self._tools.values())
+
+    async def run(self, call: ToolCall) -> AsyncGenerator[ToolEvent, None]:
+        """What the call does, then its `ToolOutcome`. Whatever is wrong with the call is an error result for the model."""
+        if refusal := self._refusal(call):
+            yield ToolOutcome(refusal, ok=False)
+            return
+        began = asyncio.get_running_loop().time()
+        try:
+            async with aclosing(self._tools[call.name].run(call.arguments, self._bench)) as events:
+                async for event in events:
+                    if isinstance(event, ToolOutcome):
+                        spent = (asyncio.get_running_loop().time() - began) * 1000
+                        yield replace(event, text=self._hide(event.text), duration_ms=event.duration_ms or spent)
+                    else:
+                        yield event
+        except PrimerError as exc:
+            spent = (asyncio.get_running_loop().time() - began) * 1000
+            text = self._hide(f"{exc.detail} {exc.hint_text}".strip())
+            fatal = exc if isinstance(exc, BenchFailed) else None
+            yield ToolOutcome(text, ok=False, duration_ms=spent, fatal=fatal)
+
+    def _refusal(self, call: ToolCall) -> str:
+        """Why a call is not run, or "". Nothing is ever run with defaults in place of what could not be read."""
+        tool = self._tools.get(call.name)
+        if tool is None:
+            known = ", ".join(self._tools) or "none"
+            return f"There is no tool {call.name[:80]!r}. The tools of this session are: {known}."
+        if call.problem:
+            return f"The call was not run: {call.problem}."
+        found = problems(call.arguments, tool.schema)
+        return f"The call was not run: {'; '.join(found[:10])}." if found else ""

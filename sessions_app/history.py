@@ -1,0 +1,59 @@
+"""The conversation as the events tell it: what a model is shown when a session starts, goes on, or was cut off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, UserMessage
+from sessions_app.models import AgentSession, EventKind, SessionEvent
+from workspaces.models import Exec
+
+KINDS = (EventKind.USER_MESSAGE, EventKind.ASSISTANT_MESSAGE, EventKind.TOOL_CALL, EventKind.TOOL_RESULT)
+
+
+def messages_of(events: Iterable[tuple[str, dict[str, Any]]]) -> list[Message]:
+    """Messages behind `(kind, data)` pairs in order of seq; other kinds are passed over."""
+    messages: list[Message] = []
+    reply_at = -1
+    for kind, data in events:
+        match kind:
+            case EventKind.USER_MESSAGE:
+                messages.append(UserMessage(data["text"]))
+            case EventKind.ASSISTANT_MESSAGE:
+                reply_at = len(messages)
+                messages.append(AssistantMessage(data["text"], (), tuple(data["blocks"]), data["provider"]))
+            case EventKind.TOOL_CALL:
+                reply = messages[reply_at]
+                if isinstance(reply, AssistantMessage):
+                    messages[reply_at] = replace(reply, calls=(*reply.calls, ToolCall.from_dict(data)))
+            case EventKind.TOOL_RESULT:
+                messages.append(ToolResult(data["call_id"], data["text"], data["ok"]))
+    return messages
+
+
+def history_of(session: AgentSession) -> list[Message]:
+    """Reads a session's conversation from the store."""
+    rows = SessionEvent.objects.filter(session_id=session.pk, kind__in=KINDS).order_by("seq")
+    return messages_of(rows.values_list("kind", "data"))
+
+
+def exec_under_way(session: AgentSession, call_id: str) -> str | None:
+    """The exec that the session's running call had started, None when it had started none; it may have printed nothing.
+
+    Calls run one after the other, so what began after the last call or result is the running call's.
+    """
+    printed = SessionEvent.objects.filter(session_id=session.pk, kind=EventKind.TOOL_OUTPUT, data__call_id=call_id)
+    last: dict[str, Any] | None = printed.order_by("-seq").values_list("data", flat=True).first()
+    if last is not None:
+        return str(last["exec_id"])
+    since = SessionEvent.objects.filter(
+        session_id=session.pk, kind__in=(EventKind.TOOL_CALL, EventKind.TOOL_RESULT)
+    ).order_by("-seq")
+    began_after = since.values_list("ts", flat=True).first()
+    if began_after is None:
+        return None
+    rows = Exec.objects.filter(session_id=session.slug, workspace_id=session.workspace_id, created_at__gte=began_after)
+    found: str | None = rows.order_by("-pk").values_list("slug", flat=True).first()
+    return found

@@ -1,0 +1,226 @@
+"""One run of one session: claimed, brought up, driven through the agent loop, ended. Every side effect has its event first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import structlog
+
+from agents import loop as agent
+from agents.limits import limits_of
+from agents.llm.base import LLM
+from agents.messages import INTERRUPTED, Usage
+from agents.services import llm_provider_open
+from agents.tools import Toolbox
+from agents.tools.base import ToolOutcome
+from primer_site import loop
+from primer_site.crashpoints import reach
+from primer_site.errors import Forbidden, PrimerError
+from sessions_app import claims
+from sessions_app.bench import SandboxBench
+from sessions_app.bringup import bring_up
+from sessions_app.events import EventDraft, redactor_of
+from sessions_app.history import history_of
+from sessions_app.models import AgentSession, EndedReason, EventKind
+from sessions_app.querysets import LostLease
+from sessions_app.services import INTERRUPTED_HINT, cancelled_detail, session_end
+from sessions_app.translate import drafts_of
+from sessions_app.writer import Writer, store
+
+HEARTBEAT_S = 1.0
+STOP_S = 25.0  # for the work of a run to end after it was told to
+Halt = Literal["cancelled", "interrupted", "lost", "forbidden"]
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    reason: EndedReason
+    answer: str = ""
+    detail: dict[str, str] | None = None
+
+
+class Run:
+    """Drives a claimed session to its end. `halt` ends it early, from the loop; the end is then written all the same."""
+
+    def __init__(self, session: AgentSession) -> None:
+        self.session = session
+        self.pk = session.pk
+        self._writer = Writer(session, redactor_of(session))
+        self._bench = SandboxBench(workspace_pk=session.workspace_id, session_id=session.slug, user_pk=session.owner_id)
+        self._loop: agent.AgentLoop | None = None
+        self._started: dict[str, str | None] = {}  # calls that run now, with their exec once there is one
+        self._halted = asyncio.Event()
+        self._halt: Halt | None = None
+        self._halted_by = ""
+        self._refusal: PrimerError | None = None
+
+    def halt(self, how: Halt, by: str = "") -> None:
+        """Ends the run: `cancelled` by somebody, `interrupted` by a stop of the server, `lost` to another runner.
+
+        `forbidden`: its owner lost the workspace.
+        """
+        if self._halt is None:
+            self._halt, self._halted_by = how, by
+            self._bench.cancelled_by = by or how
+            self._halted.set()
+
+    async def drive(self) -> None:
+        """Returns when the end is stored, or when the session belongs to another runner."""
+        work = asyncio.create_task(self._work(), name=f"work {self.session.slug}")
+        guard = asyncio.create_task(self._guard(), name=f"guard {self.session.slug}")
+        halted = asyncio.create_task(self._halted.wait())
+        try:
+            await asyncio.wait({work, halted}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                work.cancel()
+                await asyncio.wait({work}, timeout=STOP_S)
+            await self._end(self._ending(work))
+        except (LostLease, PrimerError) as exc:
+            log.warning("run given up", session=self.session.slug, reason=exc.detail)
+        finally:
+            for task in (work, guard, halted):
+                task.cancel()
+
+    async def _guard(self) -> None:
+        """Keeps the lease and watches for a cancel, also one that came through another process, and for lost rights."""
+        while True:
+            try:
+                ours, cancelled_by = await loop.write(claims.renew, self.session)
+                if not ours:
+                    self.halt("lost")
+                elif cancelled_by:
+                    self.halt("cancelled", cancelled_by)
+            except Forbidden as exc:
+                self._refusal = exc
+                self.halt("forbidden", "primer")
+            except Exception:  # the database is away: the lease has time for many more tries
+                log.exception("lease not renewed", session=self.session.slug)
+            await asyncio.sleep(HEARTBEAT_S)
+
+    async def _work(self) -> Ending:
+        session = self.session
+        llm: LLM | None = None
+        try:
+            await loop.read(claims.refuse_lost_right, session.pk)
+            llm = await loop.read(llm_provider_open, slug=session.agent_spec["model"]["provider_id"])
+            verdict = await bring_up(session.workspace_id, session.workspace.slug, self._writer.add)
+            await loop.write(claims.note_confinement, session, verdict)
+            history = await loop.read(history_of, session)
+            self._loop = _agent_loop(session, llm, Toolbox(self._bench, hide=redactor_of(session).hide))
+            async with aclosing(self._loop.events(history)) as events:
+                async for event in events:
+                    if isinstance(event, agent.Ended):
+                        return _ending_of(event)
+                    await self._take(event)
+            raise RuntimeError("the agent loop ended without saying how")
+        except LostLease:
+            raise
+        except PrimerError as exc:
+            return _failed(exc)
+        finally:
+            if llm is not None:
+                await llm.close()
+
+    async def _take(self, event: agent.LoopEvent) -> None:
+        if drafts := drafts_of(event, turns_before=self.session.turns):
+            await self._writer.add(*drafts)
+        match event:
+            case agent.CallStarted(call):
+                self._started[call.call_id] = None
+            case agent.CallExec(call, exec_id):
+                self._started[call.call_id] = exec_id
+            case agent.CallEnded(call):
+                self._started.pop(call.call_id, None)
+                reach("tool-result")
+            case agent.TurnEnded():
+                totals = self._totals()
+                await loop.write(claims.note_progress, self.session, totals["turns"], totals["tool_calls"])
+
+    def _ending(self, work: asyncio.Task[Ending]) -> Ending:
+        """How the run ended: by itself if it did, else by what halted it."""
+        if work.done() and not work.cancelled():
+            error = work.exception()
+            if error is None:
+                return work.result()
+            if isinstance(error, LostLease):
+                raise error
+            log.error("run failed", session=self.session.slug, exc_info=error)
+            detail = {"code": "internal", "message": "The server met an error of its own.", "hint": "The log has it."}
+            return Ending(EndedReason.FAILED, detail=detail)
+        if self._halt == "lost":
+            raise LostLease(f"Session {self.session.slug} is driven by another runner.")
+        if self._refusal is not None:
+            return _failed(self._refusal)
+        if self._halt == "cancelled":
+            return Ending(EndedReason.CANCELLED, detail=cancelled_detail(self._halted_by))
+        message = "The server was stopped in the middle of the run."
+        return Ending(
+            EndedReason.INTERRUPTED, detail={"code": "interrupted", "message": message, "hint": INTERRUPTED_HINT}
+        )
+
+    async def _end(self, ending: Ending) -> None:
+        await self._writer.flush()
+        answer = ending.answer or (self._loop.answer if self._loop else "")
+        error: tuple[EventDraft, ...] = ()
+        if ending.detail and ending.reason == EndedReason.FAILED:
+            error = (EventDraft(EventKind.ERROR, {**ending.detail, "retry_in_s": None, "attempt": None}),)
+        await store(
+            session_end, session=self.session, reason=ending.reason, detail=ending.detail,
+            answer=redactor_of(self.session).hide(answer), close=self._closer(ending), drafts=error, facts=self._totals(),
+        )  # fmt: skip
+
+    def _closer(self, ending: Ending) -> Callable[[str], ToolOutcome]:
+        """What a call without a result gets: its program is dead, and why."""
+        started = dict(self._started)
+
+        def close(call_id: str) -> ToolOutcome:
+            if call_id not in started:
+                return ToolOutcome("The call was not run: the run ended before it.", ok=False)
+            exec_id = started[call_id]
+            if ending.reason == EndedReason.INTERRUPTED:
+                return ToolOutcome(INTERRUPTED, ok=False, exec_id=exec_id)
+            message = ending.detail["message"] if ending.detail else ""
+            text = f"The call was ended before it was done. {message}".strip()
+            if exec_id is None:
+                return ToolOutcome(text, ok=False)
+            evidence = {"cancelled_by": self._halted_by or "primer"}
+            return ToolOutcome(text, ok=False, exec_id=exec_id, ended_by="cancelled", evidence=evidence)
+
+        return close
+
+    def _totals(self) -> dict[str, Any]:
+        if self._loop is None:
+            return {}
+        usage = Usage.from_dict(self.session.usage) + self._loop.usage
+        return {
+            "turns": self.session.turns + self._loop.turns,
+            "tool_calls": self.session.tool_calls + self._loop.tool_calls,
+            "usage": {**usage.to_dict(), "cost": self.session.usage.get("cost")},
+        }
+
+
+def _failed(exc: PrimerError) -> Ending:
+    return Ending(EndedReason.FAILED, detail={"code": exc.code, "message": exc.detail, "hint": exc.hint_text})
+
+
+def _agent_loop(session: AgentSession, llm: LLM, tools: Toolbox) -> agent.AgentLoop:
+    spec = session.agent_spec
+    settings = agent.Settings(
+        model=spec["model"].get("model_name") or "",
+        system="\n\n".join(spec["system_prompt"]),
+        max_output_tokens=spec["max_output_tokens"],
+        temperature=spec["temperature"],
+        thinking=spec["thinking"],
+    )
+    return agent.AgentLoop(llm, tools, settings, limits_of(spec["limits"], session.limits))
+
+
+def _ending_of(event: agent.Ended) -> Ending:
+    reason = EndedReason(event.reason)
+    detail = {"code": event.code, "message": event.message, "hint": event.hint} if event.code else None
+    return Ending(reason, event.answer, detail)

@@ -1,0 +1,140 @@
+"""Shapes of sessions and events in the API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from accounts.models import User
+from accounts.rest import LabelsField, StrictSerializer, printable
+from agents.limits import DEFAULTS, LimitsSerializer
+from agents.models import Agent
+from sessions_app.models import AgentSession, EndedReason, EventKind, Status
+from workspaces.models import Workspace, WorkspaceTemplate
+
+MAX_TEXT = 1_000_000  # characters of instructions or of a message
+
+
+class EndedDetailSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField()
+    message = serializers.CharField()
+    hint = serializers.CharField(allow_blank=True)
+
+
+class TokenUsageSerializer(serializers.Serializer[Any]):
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cache_read_tokens = serializers.IntegerField()
+    cache_write_tokens = serializers.IntegerField()
+    cost = serializers.FloatField(allow_null=True, help_text="Null where the model has no price.")
+
+
+class EffectiveLimitsSerializer(serializers.Serializer[Any]):
+    max_turns = serializers.IntegerField()
+    max_tool_calls = serializers.IntegerField()
+    timeout_s = serializers.FloatField()
+    max_tokens = serializers.IntegerField(allow_null=True)
+
+
+class SessionSerializer(StrictSerializer):
+    """A session as reads show it; `limits` are those that hold."""
+
+    id = serializers.CharField(source="slug", read_only=True)
+    owner = serializers.CharField(source="owner.username", read_only=True)
+    agent_id = serializers.CharField(source="agent.slug", read_only=True)
+    workspace_id = serializers.CharField(source="workspace.slug", read_only=True)
+    initial_instructions = serializers.CharField(read_only=True)
+    limits = serializers.SerializerMethodField()
+    status = serializers.ChoiceField(Status.choices, read_only=True)
+    ended_reason = serializers.SerializerMethodField()
+    ended_detail = EndedDetailSerializer(read_only=True, allow_null=True)
+    answer = serializers.CharField(read_only=True)
+    turns = serializers.IntegerField(read_only=True)
+    tool_calls = serializers.IntegerField(read_only=True)
+    usage = TokenUsageSerializer(read_only=True)
+    confinement = serializers.SerializerMethodField()
+    last_seq = serializers.IntegerField(read_only=True)
+    labels = LabelsField(default=dict)
+    started_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    ended_at = serializers.DateTimeField(read_only=True, allow_null=True)
+    created_at = serializers.DateTimeField(read_only=True)
+    updated_at = serializers.DateTimeField(read_only=True)
+
+    @extend_schema_field(EffectiveLimitsSerializer)
+    def get_limits(self, row: AgentSession) -> dict[str, Any]:
+        holding = {**DEFAULTS, **row.agent_spec["limits"], **row.limits}
+        return dict(EffectiveLimitsSerializer(holding).data)
+
+    @extend_schema_field(serializers.ChoiceField(EndedReason.choices, allow_null=True))
+    def get_ended_reason(self, row: AgentSession) -> str | None:
+        return EndedReason(row.ended_reason).value if row.ended_reason else None
+
+    def get_confinement(self, row: AgentSession) -> str | None:
+        return row.confinement or None
+
+
+class NewSessionSerializer(StrictSerializer):
+    """One of `workspace_id` and `template_id`; with the latter the session gets a workspace of its own."""
+
+    agent_id = serializers.CharField(max_length=200)
+    workspace_id = serializers.CharField(max_length=200, required=False, allow_null=True)
+    template_id = serializers.CharField(max_length=200, required=False, allow_null=True)
+    initial_instructions = serializers.CharField(max_length=MAX_TEXT, trim_whitespace=False)
+    limits = LimitsSerializer(default=dict)
+    labels = LabelsField(default=dict)
+
+    def validate_initial_instructions(self, text: str) -> str:
+        return _not_blank(text)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        workspace_id, template_id = attrs.pop("workspace_id", None), attrs.pop("template_id", None)
+        if (workspace_id is None) == (template_id is None):
+            message = (
+                "is required, or template_id" if workspace_id is None else "cannot be given together with template_id"
+            )
+            raise serializers.ValidationError({"workspace_id": [message]})
+        user = self.context["request"].user
+        attrs["agent"] = _named(Agent, user, "agent", attrs.pop("agent_id"))
+        if workspace_id is not None:
+            attrs["workspace"] = _named(Workspace, user, "workspace", workspace_id)
+        else:
+            attrs["template"] = _named(WorkspaceTemplate, user, "workspace_template", template_id)
+        return attrs
+
+
+def _named(model: type[Agent | Workspace | WorkspaceTemplate], user: User, kind: str, slug: str) -> Any:
+    """The row of that id that the user may see; what is somebody else's does not exist."""
+    row = model.objects.visible_to(user).filter(slug=slug).first()
+    if row is None:
+        field = {"agent": "agent_id", "workspace": "workspace_id"}.get(kind, "template_id")
+        raise serializers.ValidationError({field: [f'no {kind} "{printable(slug)}"']})
+    return row
+
+
+class MessageSerializer(StrictSerializer):
+    text = serializers.CharField(max_length=MAX_TEXT, trim_whitespace=False)
+
+    def validate_text(self, text: str) -> str:
+        return _not_blank(text)
+
+
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise serializers.ValidationError("must not be empty")
+    return text
+
+
+class EventSerializer(serializers.Serializer[Any]):
+    """One line of the transcript; `data` depends on `kind`."""
+
+    seq = serializers.IntegerField(min_value=1)
+    ts = serializers.DateTimeField()
+    kind = serializers.ChoiceField(EventKind.choices)
+    data = serializers.DictField()  # type: ignore[assignment] # the envelope's name, not the serializer's
+
+
+class EventPageSerializer(serializers.Serializer[Any]):
+    items = EventSerializer(many=True)
+    last_seq = serializers.IntegerField()
