@@ -1,28 +1,108 @@
-"""Log lines: one per event, key=value, control characters escaped."""
+"""Log lines: one event each, known secrets and control characters taken out before anything is written."""
 
 from __future__ import annotations
 
+import base64
 import logging
+import threading
+import urllib.parse
+from collections.abc import Iterable
+from typing import Any
 
 import structlog
 
+MASK = "[secret]"
+SHORTEST = 8  # characters: anything shorter would mask ordinary words
+_secrets: dict[str, int] = {}
+_lock = threading.Lock()
 
-def formatter() -> logging.Formatter:
-    """The formatter that `LOGGING` names."""
-    shared: list[structlog.typing.Processor] = [
+
+def remember_secret(*values: str) -> None:
+    """From now on these values, also base64 and URL-encoded, never reach a log line of this process. Short ones are ignored."""
+    with _lock:
+        for value in values:
+            for form in _forms(value):
+                _secrets[form] = len(form)
+
+
+def forget_secrets() -> None:
+    """For tests: the registry is of the whole process."""
+    with _lock:
+        _secrets.clear()
+
+
+def _forms(value: str) -> Iterable[str]:
+    if len(value) < SHORTEST:
+        return
+    yield value
+    yield urllib.parse.quote(value, safe="")
+    # A value in the middle of encoded text has three possible alignments; the characters that all of them share with
+    # their neighbours are cut off.
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + value.encode()).decode().rstrip("=")
+        inner = encoded[(0, 2, 3)[shift] : len(encoded) - 1]
+        if len(inner) >= SHORTEST:
+            yield inner
+
+
+def redact(text: str) -> str:
+    """The text without any remembered secret."""
+    with _lock:
+        known = sorted(_secrets, key=len, reverse=True)  # a secret may contain another one
+    for secret in known:
+        if secret in text:
+            text = text.replace(secret, MASK)
+    return text
+
+
+def escape(text: str) -> str:
+    """Control characters (newline and tab apart) and bidi overrides as visible escapes: a log is read in a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char in "\n\t" or not _dangerous(char) else _visible(char) for char in text)
+
+
+def _dangerous(char: str) -> bool:
+    code = ord(char)
+    return (
+        code < 32
+        or 127 <= code < 160
+        or 0x202A <= code <= 0x202E
+        or 0x2066 <= code <= 0x2069
+        or 0xD800 <= code < 0xE000
+    )
+
+
+def _visible(char: str) -> str:
+    return char.encode("unicode_escape").decode()
+
+
+class Formatter(structlog.stdlib.ProcessorFormatter):
+    """structlog's formatter whose finished line passes `redact` and `escape`."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return escape(redact(super().format(record)))
+
+
+def formatter() -> Formatter:
+    """For LOGGING: lines of `logging` and of structlog in one shape, `timestamp=… level=… event=… key=value`."""
+    before: list[Any] = [
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
     ]
     structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
+        processors=[structlog.stdlib.filter_by_level, *before, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=shared,
+    return Formatter(
+        foreign_pre_chain=before,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            structlog.processors.format_exc_info,
+            # A value with a line break stays on its line, so nothing from outside can forge a second one.
             structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ],
     )

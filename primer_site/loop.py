@@ -102,6 +102,20 @@ async def read(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     return await _call(_reader, function, *args, **kwargs)
 
 
+async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs sync code that itself calls `run` in a thread of its own, and closes the connections it opened."""
+    return await asyncio.get_running_loop().run_in_executor(None, _closing, lambda: function(*args, **kwargs))
+
+
+def _closing(call: Callable[[], T]) -> T:
+    from django.db import connections
+
+    try:
+        return call()
+    finally:
+        connections.close_all()
+
+
 async def _call(pool: ThreadPoolExecutor, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     return await asyncio.get_running_loop().run_in_executor(pool, _guarded, lambda: function(*args, **kwargs))
 
@@ -116,10 +130,9 @@ def _guarded(call: Callable[[], T]) -> T:
         raise
 
 
-def close_database_threads() -> None:
-    """Closes the kept connections, so that a test or a restore may remove the database file."""
+def close_database_threads(within_s: float | None = None) -> None:
+    """Closes the kept connections, so that a test or a restore may remove the database file; `TimeoutError` when busy."""
     from django.db import connections
 
-    _writer.submit(connections.close_all).result()
-    for future in [_reader.submit(connections.close_all) for _ in range(4)]:
-        future.result()
+    for future in [_writer.submit(connections.close_all), *(_reader.submit(connections.close_all) for _ in range(4))]:
+        future.result(within_s)

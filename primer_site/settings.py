@@ -1,4 +1,4 @@
-"""Settings, all from `PRIMER_*` variables (or `<NAME>_FILE`) and the data directory; docs/settings.md lists them."""
+"""Settings, all from `PRIMER_*` variables (or `<NAME>_FILE`) and the data directory; docs/operate.md lists them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,7 @@ PRIMER_SOCKET_DIRS: list[str] = env.list("PRIMER_SOCKET_DIRS", default=["/run", 
 PRIMER_DRAIN_S = env.float("PRIMER_DRAIN_S", default=10.0)  # what a graceful stop grants to runs
 PRIMER_TOKEN_TTL_S = env.int("PRIMER_TOKEN_TTL_S", default=30 * 24 * 3600)  # of a token that login buys
 PRIMER_MAX_BODY_BYTES = env.int("PRIMER_MAX_BODY_BYTES", default=64 * 1024 * 1024)  # of a JSON body
+PRIMER_MAX_UPLOAD_BYTES = env.int("PRIMER_MAX_UPLOAD_BYTES", default=1024**3)  # of any body
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -157,7 +158,10 @@ REST_FRAMEWORK = {
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "primer_site.problems.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
-    "DEFAULT_THROTTLE_RATES": {"login": env.str("PRIMER_LOGIN_RATE", default="10/min")},
+    "DEFAULT_THROTTLE_RATES": {
+        "login": env.str("PRIMER_LOGIN_RATE", default="10/min"),
+        "login_address": env.str("PRIMER_LOGIN_ADDRESS_RATE", default="60/min"),
+    },
 }
 REST_KNOX = {
     "TOKEN_MODEL": "accounts.Token",
@@ -170,10 +174,15 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Runs code that nobody trusts, in a sandbox that is not the host.",
     "VERSION": "v1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "SERVE_PERMISSIONS": ["accounts.permissions.RoleAndScope"],
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "ENUM_NAME_OVERRIDES": {
+        "OutputEncodingEnum": ["utf-8", "base64"],
+        "FileEncodingEnum": ["text", "base64"],
+    },
 }
 
 LOGGING = {
@@ -187,6 +196,7 @@ LOGGING = {
     "loggers": {
         "daphne": {"level": "WARNING"},
         "django.request": {"level": "CRITICAL"},  # the request middleware logs each answer once, with its id
+        "django.security.DisallowedHost": {"level": "CRITICAL"},  # anybody can send a wrong host: one line is enough
         "docker": {"level": "WARNING"},
         "urllib3": {"level": "WARNING"},
     },

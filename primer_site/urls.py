@@ -1,9 +1,27 @@
-"""Every route: /v1/ is the API; its errors are problem+json, also for what no route knows."""
+"""Every route: the API of each app below /v1/, its schema, and health."""
 
-from django.urls import include, path
+from __future__ import annotations
 
-urlpatterns = [
-    path("v1/", include("accounts.urls")),
+from django.urls import URLPattern, URLResolver, include, path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from primer_site import health
+from primer_site.capabilities import CapabilitiesView
+
+api: list[URLPattern | URLResolver] = [
+    path("", include("accounts.urls")),
+    path("", include("workspaces.urls")),
+    path("", include("agents.urls")),
+    path("", include("sessions_app.urls")),
+    path("capabilities", CapabilitiesView.as_view()),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    # The split view has no inline script, which the content policy refuses.
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="schema"), name="docs"),
+]
+urlpatterns: list[URLPattern | URLResolver] = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("v1/", include(api)),
 ]
 
 handler400 = "primer_site.problems.page_bad_request"
