@@ -1,0 +1,398 @@
+"""HTTP to one server: retries, redirects, size and time limits, and problems turned into errors."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
+
+from cli.config import is_loopback
+from cli.errors import ApiError, CliError, Exit, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    import requests
+
+MAX_JSON = 64 * 1024 * 1024
+PAGE = 100
+_RETRIES = 3
+_RETRY_STATUS = (429, 502, 503, 504)
+_LONGEST_PAUSE_S = 10.0
+_REDIRECTS = 5
+_SECRET_KEYS = re.compile(
+    r'("[^"]*(?:token|password|secret|api_key|kubeconfig|"key)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"', re.I
+)
+_SECRET_HEADERS = ("authorization", "cookie", "set-cookie", "idempotency-key")
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A success: `body` is the JSON value (None without one)."""
+
+    status: int
+    body: Any
+    etag: str = ""
+    date: str = ""
+
+    @property
+    def object(self) -> dict[str, Any]:
+        if not isinstance(self.body, dict):
+            raise not_primer("an object was due")
+        return self.body
+
+    @property
+    def items(self) -> list[dict[str, Any]]:
+        items = self.object.get("items")
+        if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+            raise not_primer("a list was due")
+        return items
+
+
+def not_primer(what: str) -> Unreachable:
+    """The server answers, but not as one of ours would."""
+    return Unreachable(f"this is not a Primer API: {what}", code="not_primer")
+
+
+def wire(text: str) -> bytes:
+    """Text as its bytes: a name that is not UTF-8 comes from the command line, and in JSON, with U+DC80 to U+DCFF."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass")
+
+
+def segment(text: str) -> str:
+    """One path segment of a URL, whatever it holds."""
+    return quote(wire(text), safe="")
+
+
+@dataclass
+class Client:
+    """Calls to `server`, each within `timeout_s` seconds from connect to last byte; `trace` gets a line per call."""
+
+    server: str
+    token: str = ""
+    token_note: str = ""
+    verify: bool | str = True
+    timeout_s: float = 30.0
+    verbose: int = 0
+    trace: Callable[[str], None] = lambda line: None
+    sleep: Callable[[float], None] = time.sleep
+    _session: Any = field(default=None, repr=False)
+
+    def get(self, path: str, /, **params: Any) -> Reply:
+        return self.call("GET", path, params=params)
+
+    def post(self, path: str, body: Any = None, /, *, key: str = "", **params: Any) -> Reply:
+        """A POST under one idempotency key, so that a retry is not a second order."""
+        return self.call("POST", path, params=params, body=body, headers={"Idempotency-Key": key or new_key()})
+
+    def post_once(self, path: str, body: Any = None) -> Reply:
+        """A POST whose answer holds a secret: no key, no retry."""
+        return self.call("POST", path, body=body, retry=False)
+
+    def put(self, path: str, body: Any, /, *, headers: Mapping[str, str] | None = None, **params: Any) -> Reply:
+        return self.call("PUT", path, params=params, body=body, headers=headers)
+
+    def delete(self, path: str, /, **params: Any) -> Reply:
+        return self.call("DELETE", path, params=params)
+
+    def pages(self, path: str, /, limit: int = 0, **params: Any) -> Iterator[dict[str, Any]]:
+        """Items of a list in order, following cursors; `limit` 0 is all of them."""
+        cursor, count = None, 0
+        while True:
+            size = min(PAGE, limit - count) if limit else PAGE
+            reply = self.get(path, limit=size, cursor=cursor, **params)
+            items = reply.items
+            yield from items[: limit - count] if limit else items
+            count += len(items)
+            following = reply.object.get("next_cursor")
+            if not following or not items or following == cursor or (limit and count >= limit):
+                return
+            cursor = following
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        retry: bool = True,
+    ) -> Reply:
+        """One JSON call. Bytes as `body` go out raw. Raises ApiError for a problem, Unreachable without an answer."""
+        started = time.monotonic()
+        response = self.send(method, path, params=params, body=body, headers=headers, retry=retry)
+        with response:
+            raw = self._read(response, started + self.timeout_s)
+        if self.verbose > 1:
+            self.trace(f"< {masked_body(raw)}")
+        value = self._json(response, raw)
+        if response.status_code >= 400:
+            raise self._problem(response, value)
+        return Reply(response.status_code, value, response.headers.get("ETag", ""), response.headers.get("Date", ""))
+
+    def open(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        silence_s: float | None = None,
+    ) -> requests.Response:
+        """A response to read piece by piece; the caller closes it. Problems raise as in `call`.
+
+        `silence_s` is the longest wait between two pieces, in place of the limit of the whole call.
+        """
+        response = self.send(method, path, params=params, body=body, headers=headers, silence_s=silence_s)
+        if response.status_code >= 400:
+            with response:
+                raw = self._read(response, time.monotonic() + self.timeout_s)
+            raise self._problem(response, self._json(response, raw))
+        return response
+
+    def body_of(self, response: requests.Response) -> Any:
+        """The JSON value of an opened response."""
+        return self._json(response, self._read(response, time.monotonic() + self.timeout_s))
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any] | None = None,
+        body: Any = None,
+        headers: Mapping[str, str] | None = None,
+        retry: bool = True,
+        silence_s: float | None = None,
+    ) -> requests.Response:
+        """Sends until an answer comes that is worth reading: retries what is safe to repeat, follows what is ours."""
+        import requests
+
+        attempts = _RETRIES + 1 if retry else 1
+        for attempt in range(attempts):
+            last = attempt == attempts - 1
+            try:
+                response = self._once(
+                    method, path, params=params or {}, body=body, headers=dict(headers or {}), silence_s=silence_s
+                )
+            except (requests.ConnectionError, requests.Timeout) as exc:
+                if last or isinstance(exc, requests.exceptions.SSLError):
+                    raise self._no_answer(exc) from exc
+                self.sleep(_pause(attempt, ""))
+                continue
+            except requests.RequestException as exc:
+                raise self._no_answer(exc) from exc
+            if response.status_code not in _RETRY_STATUS or last:
+                return response
+            response.close()
+            self.sleep(_pause(attempt, response.headers.get("Retry-After", "")))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _once(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, Any],
+        body: Any,
+        headers: dict[str, str],
+        silence_s: float | None,
+    ) -> requests.Response:
+        url = self.server + path
+        data, headers = _encoded(body, headers)
+        given: Any = {k: wire(v) if isinstance(v, str) else v for k, v in params.items() if v is not None}
+        for _ in range(_REDIRECTS):
+            response = self._exchange(method, url, params=given, data=data, headers=headers, silence_s=silence_s)
+            if response.status_code not in (301, 302, 303, 307, 308):
+                return response
+            target = urljoin(response.url or url, response.headers.get("Location", ""))
+            response.close()
+            if method != "GET" or _origin(target) != _origin(self.server):
+                raise Unreachable(
+                    f"{_origin(self.server)} redirects to {_origin(target)}; nothing was sent there",
+                    hint=f"if that is your server: --server {_origin(target)}",
+                    code="redirect",
+                )
+            url, given = target, None
+        raise not_primer("it redirects in circles")
+
+    def _exchange(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: Mapping[str, Any] | None,
+        data: bytes | None,
+        headers: dict[str, str],
+        silence_s: float | None,
+    ) -> requests.Response:
+        started = time.monotonic()
+        # allow_redirects is off: a redirect must not decide where the token goes.
+        response: requests.Response = self.session.request(
+            method,
+            url,
+            params=params,
+            data=data,
+            headers=headers,
+            timeout=(self.timeout_s, silence_s or self.timeout_s),
+            verify=self.verify,
+            stream=True,
+            allow_redirects=False,
+        )
+        if self.verbose:
+            took = (time.monotonic() - started) * 1000
+            request_id = response.headers.get("X-Request-ID", "-")
+            self.trace(f"{method} {response.url} {response.status_code} {took:.0f} ms (request id {request_id})")
+        if self.verbose > 1:
+            sent = {**self.session.headers, **headers, "Authorization": "Bearer ****" if self.token else "-"}
+            for mark, found in ((">", sent), ("<", response.headers)):
+                for name, value in found.items():
+                    hidden = name.lower() in _SECRET_HEADERS
+                    self.trace(f"{mark} {name}: {'****' if hidden and value != '-' else value}")
+            if data:
+                self.trace(f"> {masked_body(data)}")
+        return response
+
+    @property
+    def session(self) -> Any:
+        if self._session is None:
+            import requests
+
+            self._session = requests.Session()
+            # Our own auth object keeps ~/.netrc out; a proxy has no business between us and loopback.
+            self._session.auth = self._authorize
+            self._session.trust_env = not is_loopback(self.server)
+            self._session.headers.update({"User-Agent": "primectl", "Accept": "application/json"})
+        return self._session
+
+    def close(self) -> None:
+        if self._session is not None:
+            self._session.close()
+
+    def _authorize(self, request: Any) -> Any:
+        if self.token:
+            request.headers["Authorization"] = f"Bearer {self.token}"
+        return request
+
+    def _read(self, response: requests.Response, deadline: float) -> bytes:
+        import requests
+
+        pieces, total = [], 0
+        try:
+            for piece in response.iter_content(64 * 1024):
+                total += len(piece)
+                if total > MAX_JSON:
+                    raise not_primer("the answer is larger than 64 MiB")
+                if time.monotonic() > deadline:
+                    raise Unreachable(
+                        f"{self.server} did not finish its answer within {self.timeout_s:g} s",
+                        hint="allow more with --request-timeout",
+                        code="timeout",
+                    )
+                pieces.append(piece)
+        except requests.RequestException as exc:
+            raise self._no_answer(exc) from exc
+        return b"".join(pieces)
+
+    def _json(self, response: requests.Response, raw: bytes) -> Any:
+        if not raw:
+            return None
+        kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
+        if kind != "application/json" and not kind.endswith("+json"):
+            if response.status_code >= 500:
+                return {}
+            raise not_primer(f"got {kind or 'no content type'}")
+        try:
+            return json.loads(raw)
+        except (ValueError, RecursionError) as exc:
+            raise not_primer("the answer is not JSON") from exc
+
+    def _problem(self, response: requests.Response, value: Any) -> CliError:
+        problem = value if isinstance(value, dict) else {}
+        if response.status_code == 401:
+            return self.not_logged_in(str(problem.get("request_id") or ""))
+        return ApiError(response.status_code, problem, retry_after=response.headers.get("Retry-After", ""))
+
+    def not_logged_in(self, request_id: str = "") -> CliError:
+        line = f"the token is not valid on {self.server}" if self.token else f"not logged in to {self.server}"
+        lines = [line, *([self.token_note] if self.token_note else [])]
+        return CliError(
+            *lines,
+            exit=Exit.DENIED,
+            hint=f"primectl login {self.server}",
+            code="unauthenticated",
+            request_id=request_id,
+        )
+
+    def _no_answer(self, exc: Exception) -> CliError:
+        if isinstance(exc, OSError) and "CA certificate" in str(exc):
+            return UsageError(f"the CA file cannot be read: {self.verify}")
+        hint = ""
+        if is_loopback(self.server):
+            hint = "start it with: primer up"
+        elif "CERTIFICATE_VERIFY_FAILED" in repr(exc):
+            hint = "give its CA with --ca-file PATH"
+        return Unreachable(f"cannot reach {self.server}: {reason(exc)}", hint=hint)
+
+
+def new_key() -> str:
+    return os.urandom(16).hex()
+
+
+def reason(exc: BaseException) -> str:
+    """A few words for why a connection failed; the libraries' own texts hold object addresses."""
+    text = repr(exc)
+    for mark, words in (
+        ("Connection refused", "connection refused"),
+        ("Name or service not known", "no such host"),
+        ("NameResolutionError", "no such host"),
+        ("nodename nor servname", "no such host"),
+        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
+        ("SSL", "TLS failed"),
+        ("imed out", "no answer in time"),
+        ("Timeout", "no answer in time"),
+        ("No route to host", "no route to host"),
+        ("Network is unreachable", "network is unreachable"),
+        ("ProxyError", "the proxy does not answer"),
+    ):
+        if mark in text:
+            return words
+    return "the connection broke"
+
+
+def masked_body(raw: bytes) -> str:
+    """A body for `-vv`: secret fields masked, at most 4 KiB."""
+    if not raw.lstrip().startswith((b"{", b"[")):
+        return f"({len(raw)} bytes)"
+    return _SECRET_KEYS.sub(r'\1"****"', raw.decode("utf-8", "replace"))[:4096]
+
+
+def _encoded(body: Any, headers: dict[str, str]) -> tuple[bytes | None, dict[str, str]]:
+    if body is None:
+        return None, headers
+    if isinstance(body, bytes):
+        return body, {"Content-Type": "application/octet-stream", **headers}
+    return json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+def _pause(attempt: int, retry_after: str) -> float:
+    """Seconds before the next try: what the server asks for, within reason, else 0.2, 0.4, 0.8 with jitter."""
+    if retry_after.isdigit():
+        return min(float(retry_after), _LONGEST_PAUSE_S)
+    import random
+
+    jitter = random.uniform(0.75, 1.25)  # noqa: S311 - not a secret
+    return float(0.2 * 2**attempt * jitter)

@@ -1,0 +1,199 @@
+"""`primectl wait`, and the waiting that other commands do."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from cli.app import App
+from cli.command import command
+from cli.errors import ApiError, CliError, Exit, UsageError, passing
+from cli.kinds import Ref, refs_of
+from cli.text import dig, duration, image_hint
+from cli.yamldoc import scalar
+
+_STEP_S = 0.25
+_LONGEST_STEP_S = 2.0
+_LONGEST_AWAY_S = 4.0
+# A goal on a field, and the states of that field from which it cannot be reached any more.
+_HOPELESS = {
+    ("phase", "running"): {"failed", "lost", "deleting"},
+    ("phase", "stopped"): {"failed", "lost", "deleting"},
+    ("status", "running"): {"ended"},
+}
+_FIELD = {"phase": "phase", "status": "status", "health": "status.health"}
+
+T = TypeVar("T")
+
+
+@command(
+    "wait",
+    "primectl wait workspace/ws-1a2b3c4d5e6f7081 --for=phase=running",
+    "primectl wait session/sess-4be0c1d2e3f40516 --for=status=ended --timeout=10m",
+    "primectl wait workspace ws-1a2b3c4d5e6f7081 --for=delete",
+    short_help="Wait until objects are in a state.",
+)
+@click.argument("words", nargs=-1, required=True, metavar="KIND/ID…")
+@click.option(
+    "--for",
+    "goal",
+    required=True,
+    metavar="GOAL",
+    help="phase=running, status=ended, health=healthy, delete, or jsonpath='{.path}'=value.",
+)
+@click.option(
+    "--timeout", default="120s", show_default=True, metavar="DURATION", help="How long at most, all together."
+)
+@click.pass_obj
+def wait(app: App, *, words: tuple[str, ...], goal: str, timeout: str) -> None:
+    """Wait until every named object is in the wanted state."""
+    _, refs = refs_of(words)
+    if not refs:
+        raise UsageError("an id is missing", hint="primectl wait KIND/ID --for=…")
+    field, wanted = parsed_goal(goal)
+    deadline = app.clock() + duration(timeout, "--timeout")
+    reached = False
+    for ref in [app.full(ref) for ref in refs]:
+        if field == "delete":
+            until_gone(app, ref, deadline, timeout, reached=reached)
+            word = "deleted"
+        else:
+            until_field(app, ref, field, wanted, deadline=deadline, limit=timeout, reached=reached)
+            word = str(wanted)
+        reached = True
+        if not app.quiet:
+            app.console.line(f"{ref} {word}")
+
+
+def parsed_goal(text: str) -> tuple[str, Any]:
+    """`phase=running` as (dotted path, value); `delete` as ("delete", None)."""
+    if text == "delete":
+        return "delete", None
+    match = re.fullmatch(r"jsonpath=\{?\.?([^{}=]+)\}?=(.*)", text)
+    if match:
+        return match[1], scalar(match[2])
+    name, sep, value = text.partition("=")
+    if not sep or name not in _FIELD or not value:
+        raise UsageError(
+            f"--for={text}: not a goal",
+            hint="phase=running, status=ended, health=healthy, delete or jsonpath='{.a.b}'=value",
+        )
+    return _FIELD[name], value
+
+
+class Patience:
+    """Asks again while the server restarts, up to `deadline` on the app's clock; then the failure is raised.
+
+    Until it was `reached` once a failure counts at once: an address that is wrong does not get better.
+    """
+
+    def __init__(self, app: App, deadline: float, *, reached: bool = True) -> None:
+        self.app, self.deadline, self.reached = app, deadline, reached
+
+    def get(self, call: Callable[[], T]) -> T:
+        pause = _STEP_S
+        while True:
+            try:
+                found = call()
+            except CliError as exc:
+                if not self.reached or not passing(exc) or self.app.clock() >= self.deadline:
+                    raise
+                if pause == _STEP_S:
+                    self.app.console.note(f"warning: {exc.lines[0].removesuffix('.')}; still trying")
+                self.app.sleep(min(pause, max(0.0, self.deadline - self.app.clock())))
+                pause = min(_LONGEST_AWAY_S, pause * 2)
+                continue
+            self.reached = True
+            return found
+
+
+def until_phase(app: App, ref: Ref, phase: str, limit_s: float, *, temporary: bool = False) -> dict[str, Any]:
+    """The workspace once it is in the phase; raises with exit 1 when it cannot get there, 7 when time is up.
+
+    A `temporary` workspace is about to be removed: no command line that names it is worth a hint.
+    """
+    deadline = app.clock() + limit_s
+    return until_field(app, ref, "phase", phase, deadline=deadline, limit=f"{limit_s:g} s", temporary=temporary)
+
+
+def until_field(
+    app: App,
+    ref: Ref,
+    field: str,
+    wanted: Any,
+    *,
+    deadline: float,
+    limit: str,
+    reached: bool = True,
+    temporary: bool = False,
+) -> dict[str, Any]:
+    """The object once `field` is `wanted`. `deadline` is on the app's clock, `limit` the same for people."""
+    step, patience = _STEP_S / 2, Patience(app, deadline, reached=reached)
+    while True:
+        item = patience.get(lambda: app.fetch(ref))
+        value = looked_up(item, field)
+        if value == wanted:
+            return item
+        if value in _HOPELESS.get((field, wanted), ()):
+            raise CliError(*hopeless_lines(ref, item, value), hint=_hopeless_hint(ref, item, temporary))
+        step = _sleep(app, deadline, step, f"{ref} is {json.dumps(value)} after {limit}, not {json.dumps(wanted)}")
+
+
+def hopeless_lines(ref: Ref, item: dict[str, Any], state: Any) -> list[str]:
+    """Why a workspace cannot get where it should: its reason and the last lines of its boot."""
+    reason = reason_text(item)
+    first = f"{ref.kind.name} {ref.id} {state}" + (f": {reason}" if reason else "")
+    return [first, *(f"boot: {line}" for line in boot_lines(item))]
+
+
+def reason_text(item: dict[str, Any]) -> str:
+    """Why a workspace is in its phase: the sentence, or the stable word where there is none."""
+    return str(item.get("phase_detail") or item.get("phase_reason") or "").removesuffix(".")
+
+
+def boot_lines(item: dict[str, Any]) -> list[str]:
+    """The last lines that the sandbox wrote while it started."""
+    lines = item.get("boot_lines")
+    return [str(line) for line in lines[-10:]] if isinstance(lines, list) else []
+
+
+def _hopeless_hint(ref: Ref, item: dict[str, Any], temporary: bool) -> str:
+    if item.get("phase_reason") == "image_not_found":
+        return image_hint(str(dig(item, "spec.backend.image") or item.get("phase_detail")))
+    return "" if temporary else f"primectl describe {ref}"
+
+
+def until_gone(app: App, ref: Ref, deadline: float, limit: str, *, reached: bool = True) -> None:
+    """Returns once the server answers 404."""
+    step, patience = _STEP_S / 5, Patience(app, deadline, reached=reached)
+    while True:
+        try:
+            patience.get(lambda: app.client.get(app.path(ref)))
+        except ApiError as exc:
+            if exc.status == 404:
+                return
+            raise
+        step = _sleep(app, deadline, step, f"{ref} is still there after {limit}")
+
+
+def looked_up(item: dict[str, Any], path: str) -> Any:
+    """`a.b[0].c` below an object; None where it leads nowhere."""
+    value: Any = item
+    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
+        if name:
+            value = value.get(name) if isinstance(value, dict) else None
+        else:
+            value = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
+    return value
+
+
+def _sleep(app: App, deadline: float, step: float, late: str) -> float:
+    left = deadline - app.clock()
+    if left <= 0:
+        raise CliError(late, exit=Exit.WAITED)
+    app.sleep(min(step, left))
+    return min(_LONGEST_STEP_S, step * 1.4)

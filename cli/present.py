@@ -1,0 +1,143 @@
+"""Objects as `-o` asks for them: table, wide, json, yaml fit for `apply`, name."""
+
+from __future__ import annotations
+
+import copy
+import re
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+from cli import tables
+from cli.app import App
+from cli.kinds import Kind
+from cli.output import Console
+from cli.schema import KINDS as SCHEMAS
+from cli.schema import secret_paths
+from cli.text import dig, mapping
+
+Item = dict[str, Any]
+
+
+def objects(app: App, kind: Kind, items: Sequence[Item], style: str, *, one: bool) -> None:
+    """Writes objects to stdout; `one` is a single named object, whose JSON is the object and not a list."""
+    console = app.console
+    if style == "json":
+        listed = [{"kind": kind.name, **item} for item in items]
+        console.json(listed[0] if one else {"kind": "list", "items": listed})
+    elif style == "yaml":
+        bare = bool(app.flags.get("raw_output"))
+        texts = [to_yaml(item if bare else manifest(kind, item), kind if not bare else None) for item in items]
+        console.text("---\n".join(texts))
+    elif style == "name":
+        for item in items:
+            console.line(f"{kind.name}/{item.get('id')}")
+    elif items:
+        wide = style == "wide"
+        tables.write(console, tables.rows_of(kind.name, items, wide=wide, utc=bool(app.flags.get("utc"))), cut=not wide)
+
+
+def manifest(kind: Kind, item: Item) -> Item:
+    """`kind`, `spec` (what may be written) and `status` (what only the server writes)."""
+    writable = SCHEMAS[kind.name]["properties"]
+    spec = {key: item[key] for key in writable if item.get(key) is not None}
+    status = {key: value for key, value in item.items() if key not in writable and value is not None}
+    return {"kind": kind.name, "spec": spec, "status": status}
+
+
+def to_yaml(value: Item, kind: Kind | None) -> str:
+    """YAML text; with a kind, secrets of its spec become comments, so that `apply` keeps what is stored."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Own class: representers are class-wide."""
+
+    def text(dumper: Any, data: str) -> Any:
+        block = "\n" in data and not re.search(r"[ \t]\n|^[ \n]|[^\x20-\x7e\n\xa0-\ud7ff\ue000-\ufffd]", data)
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if block else None)
+
+    Dumper.add_representer(str, text)
+    value, notes = copy.deepcopy(value), dict[str, str]()
+    if kind is not None:
+        _mark_secrets(kind, value["spec"], notes)
+    dumped = str(yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110))
+    lines = [_comment(line, notes) for line in dumped.splitlines()]
+    return "".join(line + "\n" for line in lines)
+
+
+def _mark_secrets(kind: Kind, spec: Item, notes: dict[str, str]) -> None:
+    for path in secret_paths(SCHEMAS[kind.name], spec):
+        place: Any = spec
+        for step in path[:-1]:
+            place = place[step]
+        stored = place[path[-1]]
+        if not isinstance(stored, dict) or not stored.get("set"):
+            place.pop(path[-1])
+            continue
+        # A random mark: no text of the server can stand where one of ours does.
+        mark = "secret" + secrets.token_hex(16)
+        ends = f", ends in {stored['last4']}" if stored.get("last4") else ""
+        notes[mark] = f"# {path[-1]}: set{ends} (left out; apply keeps it)"
+        place[path[-1]] = mark
+
+
+def _comment(line: str, notes: dict[str, str]) -> str:
+    for mark, note in notes.items():
+        if line.endswith(mark):
+            return line[: len(line) - len(line.lstrip())] + note
+    return line
+
+
+def engine_line(name: str, status: Any) -> str:
+    """`docker-local: healthy (engine 20.10.24)`, or why it is not."""
+    health = dig(status, "health", "unknown")
+    reasons = dig(status, "reasons", [])
+    version = dig(status, "engine.version")
+    if health == "healthy":
+        return f"{name}: healthy" + (f" (engine {version})" if version else "")
+    why = "; ".join(map(str, reasons)) if isinstance(reasons, list) else str(reasons)
+    return f"{name}: {health}" + (f": {why}" if why else "")
+
+
+def confinement(console: Console, workspace: Item, *, indent: int | None = None) -> list[str]:
+    """The Confinement table: what was asked, what is applied, what was proven.
+
+    With an `indent` it stands below a heading, that far in, and is cut to the terminal there.
+    """
+    cut, deep = indent is not None, indent or 0
+    applied, proof = mapping(workspace.get("applied")), mapping(workspace.get("confinement"))
+    lines = [f"verdict: {proof.get('verdict') or 'unknown'}"]
+    limits = applied.get("limits")
+    rows = [["LIMIT", "ASKED", "APPLIED", "ENFORCED"]]
+    for name, limit in limits.items() if isinstance(limits, dict) else ():
+        rows.append([str(name), *(_word(dig(limit, key)) for key in ("asked", "applied", "enforced"))])
+    for key in ("egress", "network"):
+        if applied.get(key) is not None and key not in mapping(limits):
+            value = applied[key]
+            asked = _word(dig(value, "asked")) if isinstance(value, dict) else ""
+            now = _word(dig(value, "applied")) if isinstance(value, dict) else _word(value)
+            rows.append([key, asked, now, _word(dig(value, "enforced")) if isinstance(value, dict) else ""])
+    if len(rows) > 1:
+        lines += tables.layout(console, rows, cut=cut, indent=deep)
+    rows = [["CHECK", "EXPECTED", "OBSERVED", "RESULT"]]
+    for check in proof.get("checks") or []:
+        if isinstance(check, dict):
+            verdict = {True: "ok", False: "CONTRADICTED"}.get(check.get("ok"), "not proven")  # type: ignore[arg-type]
+            rows.append([_word(check.get(key)) for key in ("name", "expected", "observed")] + [verdict])
+    if len(rows) > 1:
+        lines += tables.layout(console, rows, cut=cut, indent=deep)
+    return lines
+
+
+def _word(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return value if isinstance(value, str) else str(value)
+
+
+def image_present(checked: Item) -> bool | None:
+    """What a template's check says about its image; None when it does not say."""
+    value = checked.get("image_present")
+    return value if isinstance(value, bool) else None

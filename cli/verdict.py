@@ -1,0 +1,68 @@
+"""How an exec ended: its exit code, and what that code does not say. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cli.errors import Exit
+from cli.text import count_bytes, dig, seconds, size
+from cli.transcript import signal_of
+
+
+def verdict(result: dict[str, Any], lost: dict[str, int], workspace: str = "") -> tuple[int, list[str]]:
+    """The exit code of an exec, and the lines for people about what its code does not say.
+
+    Without a `workspace`, the one it ran in goes away with all its processes: then none of them is worth a line.
+    """
+    code, line = _ending(result)
+    lines = [f"primectl: {line}"] if line else []
+    for stream, missing in lost.items():
+        total = result.get(f"{stream}_bytes")
+        if missing and isinstance(total, int):
+            lines.insert(0, f"primectl: {_kept(total - missing, total)} of {stream} kept")
+    survivors = result.get("survivors")
+    if workspace and isinstance(survivors, list) and survivors:
+        noun = "1 process still runs" if len(survivors) == 1 else f"{len(survivors)} processes still run"
+        lines.append(f"primectl: {noun}; end with: primectl workspace stop {workspace}")
+    return code, lines
+
+
+def _kept(kept: int, total: int) -> str:
+    """`1 MiB of 87 MiB`; what is missing in bytes where both would read the same."""
+    few, all_ = size(max(0, kept)), size(total)
+    return f"{few} of {all_}" if few != all_ else f"all but {count_bytes(total - kept)} of {all_}"
+
+
+def _ending(result: dict[str, Any]) -> tuple[int, str]:
+    ended_by, limit = result.get("ended_by"), dig(result, "evidence.limit")
+    known = isinstance(limit, int | float) and not isinstance(limit, bool)
+    own = _own_code(result)
+    match ended_by:
+        case "exit":
+            return own, ""
+        case "signal":
+            return 128 + signal_of(result), f"ended by signal {signal_of(result)}"
+        case "oom":
+            return int(Exit.OOM), "ended by oom" + (f": memory limit {size(limit)}" if known else "")
+        case "timeout":
+            kept = sum(v for v in (result.get("stdout_bytes"), result.get("stderr_bytes")) if isinstance(v, int))
+            after = f" after {seconds(limit)}" if known else ""
+            return int(Exit.EXEC_TIMEOUT), f"ended by timeout{after}; output kept: {count_bytes(kept)}"
+        case "cancelled":
+            by = dig(result, "evidence.cancelled_by")
+            return int(Exit.CTRL_C), "ended by cancelled" + (f": by {by}" if by else "")
+        case "pids":
+            return own or 1, "ended by pids" + (f": limit {limit:g}" if known else "")
+        case "disk":
+            return own or 1, "ended by disk: no space left" + (f" of {size(limit)}" if known else "")
+        case "output_cap":
+            return own or 1, "ended by output_cap" + (f": a stream passed {size(limit)}" if known else "")
+    why = str(dig(result, "error.detail") or "no reason given").removesuffix(".")
+    return int(Exit.EXEC_LOST), f"{'not started' if ended_by == 'not_started' else 'lost'}: {why}"
+
+
+def _own_code(result: dict[str, Any]) -> int:
+    code = result.get("exit_code")
+    if isinstance(code, int) and not isinstance(code, bool):
+        return code & 0xFF if code >= 0 else 128 + min(-code, 127)
+    return 128 + signal_of(result) if result.get("signal") else 0

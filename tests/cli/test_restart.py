@@ -1,0 +1,110 @@
+"""A server that restarts while somebody waits: asked again until the time is up, and said once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from cli.client import Client
+from tests.cli.conftest import Cli
+from tests.cli.fake import WS, Answer, Primer, problem
+
+
+class Outage:
+    """Refuses every connection after `calls` of them, until `end` on the clock."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cli: Cli, calls: int, end: float) -> None:
+        import requests
+
+        exchange: Callable[..., Any] = Client._exchange
+        self.seen = 0
+
+        def shaky(client: Client, *args: Any, **settings: Any) -> Any:
+            self.seen += 1
+            if self.seen > calls and cli.clock.now < end:
+                raise requests.ConnectionError("Connection refused")
+            return exchange(client, *args, **settings)
+
+        monkeypatch.setattr(Client, "_exchange", shaky)
+
+
+@pytest.fixture(autouse=True)
+def there(primer: Primer) -> None:
+    primer.store["workspaces"][WS] = {"id": WS, "phase": "pending", "looks": 0}
+    primer.boots_after = 3
+
+
+CREATE = ["create", "workspace", "--set", "template_id=x", "--wait"]
+WAIT = ["wait", f"workspace/{WS}", "--for=phase=running"]
+
+
+@pytest.mark.parametrize("argv", [CREATE, WAIT])
+def test_a_wait_survives_the_restart_and_says_so_once(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    Outage(monkeypatch, cli, calls=2, end=cli.clock.now + 30)
+    result = cli(*argv)
+    assert (result.code, result.text.split()[0]) == (0, f"workspace/{WS}")
+    assert result.err.count("connection refused; still trying\n") == 1
+
+
+@pytest.mark.parametrize("argv", [CREATE, WAIT])
+def test_a_server_that_stays_away_is_6_when_the_time_is_up(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    Outage(monkeypatch, cli, calls=1, end=float("inf"))
+    started = cli.clock.now
+    assert cli(*argv).code == 6
+    assert 120 <= cli.clock.now - started < 130
+
+
+def test_an_address_that_never_answered_fails_at_once(cli: Cli) -> None:
+    started = cli.clock.now
+    assert cli(*WAIT, PRIMECTL_SERVER="http://127.0.0.1:1").code == 6
+    assert cli.clock.now - started < 5
+
+
+def test_a_delete_waits_through_a_restart(cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch) -> None:
+    Outage(monkeypatch, cli, calls=1, end=cli.clock.now + 30)
+    result = cli("delete", "workspace", WS)
+    assert (result.code, result.text) == (0, f"workspace/{WS} deleted\n")
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_proxy_that_answers_for_it_is_waited_out(cli: Cli, primer: Primer, status: int) -> None:
+    page = Answer(status, b"<html>", {"Content-Type": "text/html"})
+    answers = [Answer(200, {"id": WS, "phase": "starting"}), *[page] * 8]
+    running = Answer(200, {"id": WS, "phase": "running"})
+    primer.on("GET", f"/v1/workspaces/{WS}", lambda request: answers.pop(0) if answers else running)
+    assert cli(*WAIT).code == 0
+
+
+def test_a_refusal_is_no_restart(cli: Cli, primer: Primer) -> None:
+    answers = [Answer(200, {"id": WS, "phase": "starting"})]
+    denied = problem(403, "forbidden", "No.")
+    primer.on("GET", f"/v1/workspaces/{WS}", lambda request: answers.pop(0) if answers else denied)
+    assert cli(*WAIT).code == 4
+
+
+def test_a_watch_survives_a_proxy_and_a_refused_connection(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    primer.store["agents"] = {"a": {"id": "a"}}
+    page = Answer(502, b"<html>", {"Content-Type": "text/html"})
+    listed = [Answer(200, {"items": [{"id": "a"}], "next_cursor": None}), *[page] * 8]
+    both = Answer(200, {"items": [{"id": "a"}, {"id": "b"}], "next_cursor": None})
+    primer.on("GET", "/v1/agents", lambda request: listed.pop(0) if listed else both)
+    before, end = cli.clock.sleep, cli.clock.now + 120
+
+    def sleep(seconds: float) -> None:
+        before(seconds)
+        if cli.clock.now > end:
+            raise KeyboardInterrupt
+
+    cli.clock.sleep = sleep  # type: ignore[method-assign]
+    Outage(monkeypatch, cli, calls=9, end=cli.clock.now + 40)
+    result = cli("get", "agents", "-w", "-o", "name")
+    assert (result.code, result.text) == (130, "agent/a\nagent/b\n")
+    assert result.err.count("still trying") == 1
