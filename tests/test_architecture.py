@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,9 +70,7 @@ def test_apps_take_from_primer_site_only_what_is_shared() -> None:
         for path in sources(*APPS)
         if (
             found := {
-                name
-                for name in imports(path)
-                if name.startswith("primer_site.") and name.split(".")[1] not in SHARED
+                name for name in imports(path) if name.startswith("primer_site.") and name.split(".")[1] not in SHARED
             }
         )
     }
@@ -92,7 +91,15 @@ def test_the_command_line_imports_nothing_of_the_server() -> None:
 
 @pytest.mark.parametrize("module", PURE)
 def test_pure_modules_import_neither_django_nor_an_sdk(module: str) -> None:
-    assert not roots(ROOT / module) & {"django", "docker", "anthropic", "openai", "channels", "rest_framework", "asgiref"}
+    assert not roots(ROOT / module) & {
+        "django",
+        "docker",
+        "anthropic",
+        "openai",
+        "channels",
+        "rest_framework",
+        "asgiref",
+    }
 
 
 def test_the_runtime_uses_the_standard_library_only() -> None:
@@ -129,7 +136,9 @@ def function_lengths() -> dict[str, int]:
     for path in sources(*PACKAGES):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                lengths[f"{name_of(path)}:{node.lineno} {node.name}"] = (node.end_lineno or node.lineno) - node.lineno + 1
+                lengths[f"{name_of(path)}:{node.lineno} {node.name}"] = (
+                    (node.end_lineno or node.lineno) - node.lineno + 1
+                )
     return lengths
 
 
@@ -154,11 +163,11 @@ def test_only_visible_to_and_may_change_compare_owners() -> None:
     assert not wrong
 
 
-def test_migrations_are_complete(tmp_path: Path) -> None:
+def test_migrations_are_complete() -> None:
     result = subprocess.run(
         [sys.executable, "-m", "django", "makemigrations", "--check", "--dry-run"],
         cwd=ROOT,
-        env={"PRIMER_HOME": str(tmp_path), "DJANGO_SETTINGS_MODULE": "primer_site.settings", "PATH": "/usr/bin:/bin"},
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "primer_site.settings"},
         capture_output=True,
         text=True,
         check=False,
