@@ -11,6 +11,7 @@ import asyncio
 import errno
 import signal
 import socket
+import sys
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import Any
@@ -26,6 +27,9 @@ from primer_site.errors import PrimerError
 from primer_site.services import END_S, Running, Service
 from primer_site.transport import Request, RequestFactory, Socket, SocketFactory
 
+# A view's thread that wakes up waits this long for the loop's thread to let it in. Python's own 5 ms are felt in every
+# request that waits for the sandbox: see docs/benchmarks.md.
+SWITCH_S = 0.0005
 RESTARTING = 4012  # close code; autobahn refuses 1012
 ANSWERS_S = 10.0  # what a stop grants to HTTP requests after the services have drained
 reactor: Any = installed_reactor  # a module that is its own instance: its types say nothing
@@ -86,6 +90,7 @@ class Server(daphne.server.Server):  # type: ignore[misc]
         self._hurry = asyncio.Event()
 
     def run(self) -> None:
+        sys.setswitchinterval(SWITCH_S)
         # Twisted tells of every connection; what matters is logged here and by the request middleware.
         silent: Any = _ignore
         globalLogBeginner.beginLoggingTo([silent], redirectStandardIO=False, discardBuffer=True)

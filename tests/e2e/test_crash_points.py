@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +28,22 @@ COUNTING = "Run this code:\n```python\nopen('/workspace/count', 'a').write('x')\
 @pytest.fixture
 def crashing(tmp_path: Path, runtime_image: str) -> Iterator[Callable[[str], tuple[LiveServer, Api]]]:
     """Starts a server that will kill itself at the point given, with the recipe's provider, template and agent."""
-    started: list[LiveServer] = []
+    after = ExitStack()
 
     def start(point: str) -> tuple[LiveServer, Api]:
         live = LiveServer(tmp_path / "server")
-        started.append(live)
+        after.callback(live.destroy)
         live.start(PRIMER_CRASH_AT=point)
         api = Api(live.url, live.token)
+        after.callback(api.close)
         api.ok("POST", "llm_providers", SCRIPTED, status=201)
         api.ok("POST", "workspace_providers", sample("docker-provider.yaml")["spec"], status=201)
         api.ok("POST", "workspace_templates", sample("code-sandbox.yaml")["spec"], status=201)
         api.ok("POST", "agents", sample("code-runner.yaml")["spec"], status=201)
         return live, api
 
-    yield start
-    for live in started:
-        live.destroy()
+    with after:
+        yield start
 
 
 def ignoring_the_crash(call: Callable[[], Any]) -> Any:

@@ -46,7 +46,7 @@ def test_a_request_in_flight_is_answered_and_the_exit_code_is_zero(api: Api, own
 
     caller = threading.Thread(target=call)
     caller.start()
-    eventually(lambda: Api(own_server.url, own_server.token).ok("GET", f"workspaces/{workspace}/exec")["total"] == 1)
+    eventually(lambda: own_server.request("GET", f"/v1/workspaces/{workspace}/exec").json()["total"] == 1)
     assert own_server.stop() == 0
     caller.join(10)
     assert [answer["stdout"] for answer in answers] == ["answered\n"]
