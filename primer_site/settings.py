@@ -95,7 +95,7 @@ DATABASES = {
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16000;",
         },
-        "CONN_MAX_AGE": 0,
+        "CONN_MAX_AGE": None,  # connections of views go with their threads, see primer_site.threads
         "TEST": {"NAME": PRIMER_HOME / "test.sqlite3"},
     }
 }
