@@ -36,8 +36,9 @@ def share_static(home: Path) -> None:
 class LiveServer:
     """`url` and `token` (an admin's) are valid between `start` and the end of the process, and stay the same over restarts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, samples: bool = False) -> None:
         directory.mkdir(parents=True, exist_ok=True)
+        self.samples = samples  # whether a first start makes the objects that a person finds there
         self.directory = directory
         self.home = directory / "home"
         self.token = secrets.token_hex(32)
@@ -82,7 +83,7 @@ class LiveServer:
             "up",
             "--port",
             str(self.port),
-            "--no-samples",
+            *([] if self.samples else ["--no-samples"]),
             *arguments,
         ]
         share_static(self.home)
