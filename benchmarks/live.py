@@ -34,6 +34,7 @@ SOCKETS, SECONDS = 50, 12
 RATES = {"steady": 0.1, "busy": 0.01}  # seconds between two lines
 TARGETS_MS: dict[str, dict[str, float]] = {"steady": {"median": 20, "p95": 100}, "busy": {}}
 HTTP_P95_MS = 50.0
+PROTOCOL = "primer.v1.json"
 PROGRAM = "import time\nfor _ in range({count}):\n    print(repr(time.time()), flush=True)\n    time.sleep({pause})\n"
 
 
@@ -71,7 +72,7 @@ async def follow(port: int, token: str, session: str, last: float, delays: list[
     lines = [
         f"GET /ws/v1/sessions/{session}/events/?after=0 HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket",
         "Connection: Upgrade", f"Sec-WebSocket-Key: {key}", "Sec-WebSocket-Version: 13",
-        "Sec-WebSocket-Protocol: primer.v1.json", f"Authorization: Bearer {token}", "", "",
+        f"Sec-WebSocket-Protocol: {PROTOCOL}", f"Authorization: Bearer {token}", "", "",
     ]  # fmt: skip
     writer.write("\r\n".join(lines).encode())
     head = await reader.readuntil(b"\r\n\r\n")

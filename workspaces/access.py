@@ -26,7 +26,6 @@ class WorkspaceNotRunning(Conflict):
     """The workspace is not running."""
 
     code = "workspace_not_running"
-    hint = "Start it: primectl workspace start ID"
 
 
 class WorkspaceFailed(WorkspaceNotRunning):
@@ -37,7 +36,6 @@ class WorkspaceLost(Conflict):
     """The workspace's sandbox vanished from its engine."""
 
     code = "workspace_lost"
-    hint = "If its files are still there, start it: primectl workspace start ID"
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,17 +239,20 @@ async def require_known(workspace_pk: int) -> None:
 def refuse(facts: Facts, *, start: bool) -> None:
     """Raises the typed error of a workspace that does not come up by itself."""
     why = facts.detail or facts.reason.replace("_", " ")
+    start_it = f"primectl workspace start {facts.slug}"
     match facts.phase:
         case Phase.FAILED:
-            raise WorkspaceFailed(f"Workspace {facts.slug} failed to start: {why}")
+            raise WorkspaceFailed(f"Workspace {facts.slug} failed to start: {why}", hint=f"Try again: {start_it}")
         case Phase.LOST if facts.reason == "data_lost":
             raise WorkspaceLost(f"Workspace {facts.slug} is lost: its files are gone.", hint="Create a new workspace.")
         case Phase.LOST:
-            raise WorkspaceLost(f"Workspace {facts.slug} is lost: {why}")
+            raise WorkspaceLost(
+                f"Workspace {facts.slug} is lost: {why}", hint=f"If its files are still there, start it: {start_it}"
+            )
         case Phase.DELETING:
             raise WorkspaceNotRunning(f"Workspace {facts.slug} is being deleted.", hint="Create a new workspace.")
         case Phase.STOPPED if not start:
-            raise WorkspaceNotRunning(f"Workspace {facts.slug} is stopped.")
+            raise WorkspaceNotRunning(f"Workspace {facts.slug} is stopped.", hint=f"Start it: {start_it}")
 
 
 def _too_late(facts: Facts, trouble: PrimerError | None) -> PrimerError:

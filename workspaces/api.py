@@ -6,18 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from django.db.models import QuerySet
-from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
+from accounts.lists import ListOf, StrictQuery, printable
 from accounts.permissions import require_change
-from accounts.rest import ResourceViewSet, StrictSerializer, is_dry
+from accounts.rest import ResourceViewSet, is_dry, refuse_fields, request_user
 from primer_site import loop
+from primer_site.errors import NotFound
+from primer_site.parsing import bad_text
 from workspaces import access, bringup, engines, services
-from workspaces.models import Workspace, WorkspaceProvider, WorkspaceTemplate
+from workspaces.models import TemplateVersion, Workspace, WorkspaceProvider, WorkspaceTemplate
 from workspaces.providers.base import Check, ImageCheck
 from workspaces.secret_fields import split_config
 from workspaces.serializers import (
@@ -27,6 +29,7 @@ from workspaces.serializers import (
     ProviderSerializer,
     TemplateSerializer,
     TemplateVersionSerializer,
+    WorkspaceChangeSerializer,
     WorkspaceSerializer,
     refuse_unenforced,
 )
@@ -34,21 +37,14 @@ from workspaces.snapshot import backend_spec
 
 ENGINE_TIMEOUT_S = 30.0
 VERIFY_TIMEOUT_S = 60.0
-DRY = OpenApiParameter("dry_run", bool, description="Run every check and store nothing.")
-KEY = OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="Makes a repeat safe.")
-CHANGES = extend_schema(parameters=[DRY])
-SCHEMA = {
-    "create": extend_schema(parameters=[DRY, KEY]),
-    "update": CHANGES,
-    "partial_update": CHANGES,
-}
+NOTHING_DONE = OpenApiResponse(None, "A dry run: it could be done, and was not.")
 
 
-@extend_schema_view(**SCHEMA)
 class ProviderViewSet(ResourceViewSet):
     """Engines that hold sandboxes. Everyone sees them; admins define them and see their config."""
 
     kind = "workspace_provider"
+    model = WorkspaceProvider
     admin_only = "write"
     serializer_class = ProviderSerializer
     queryset = WorkspaceProvider.objects.none()
@@ -67,22 +63,24 @@ class ProviderViewSet(ResourceViewSet):
         services.provider_delete(by=by, row=obj)
         return False
 
-    @extend_schema(request=None, parameters=[DRY], responses={200: ProviderSerializer})
+    @extend_schema(request=None, responses={200: ProviderSerializer, 204: NOTHING_DONE})
     @action(detail=True, methods=["post"])
     def check(self, request: Request, **kwargs: Any) -> Response:
         """Measures the engine now and stores what was found."""
         row = self.get_object()
-        if is_dry_action(request):
-            return Response(status=204)
-        loop.run(engines.measure(row.pk), ENGINE_TIMEOUT_S)
-        row.refresh_from_db()
-        return self.answer(row)
+
+        def work() -> Response:
+            loop.run(engines.measure(row.pk), ENGINE_TIMEOUT_S)
+            row.refresh_from_db()
+            return self.answer(row)
+
+        refuse_fields(request)
+        return Response(status=204) if is_dry(request) else self.once(request, work, outside=True)
 
     @extend_schema(
         operation_id="v1_workspace_providers_check_unsaved",
         request=ProviderSerializer,
-        parameters=[DRY],
-        responses={200: EngineStatusSerializer},
+        responses={200: EngineStatusSerializer, 204: NOTHING_DONE},
     )
     @action(detail=False, methods=["post"])
     def check_body(self, request: Request, **kwargs: Any) -> Response:
@@ -91,19 +89,16 @@ class ProviderViewSet(ResourceViewSet):
         serializer.is_valid(raise_exception=True)
         if is_dry(request):
             return Response(status=204)
-        data = serializer.validated_data
-        config, secrets = split_config(data["provider"], data["config"], {}, {})
-        check = loop.run(_check_settings(data["provider"], config, secrets), ENGINE_TIMEOUT_S)
-        shown = WorkspaceProvider(
-            health=check.health, reasons=list(check.reasons), engine=check.engine, enforces=check.enforces
-        )
-        return Response(EngineStatusSerializer(shown).data)
+        return self.once(request, lambda: _checked(serializer.validated_data), outside=True)
 
 
-def is_dry_action(request: Request) -> bool:
-    """For actions without a body: refuses one with fields (422), and tells whether it is a dry run, which does nothing more."""
-    StrictSerializer(data=request.data).is_valid(raise_exception=True)
-    return is_dry(request)
+def _checked(data: dict[str, Any]) -> Response:
+    config, secrets = split_config(data["provider"], data["config"], {}, {})
+    check = loop.run(_check_settings(data["provider"], config, secrets), ENGINE_TIMEOUT_S)
+    shown = WorkspaceProvider(
+        health=check.health, reasons=list(check.reasons), engine=check.engine, enforces=check.enforces
+    )
+    return Response(EngineStatusSerializer(shown).data)
 
 
 async def _check_settings(kind: str, config: dict[str, Any], secrets: dict[str, Any]) -> Check:
@@ -114,11 +109,11 @@ async def _check_settings(kind: str, config: dict[str, Any], secrets: dict[str, 
         await engine.close()
 
 
-@extend_schema_view(**SCHEMA)
 class TemplateViewSet(ResourceViewSet):
     """Settings of new workspaces. Everyone uses them; admins define them."""
 
     kind = "workspace_template"
+    model = WorkspaceTemplate
     admin_only = "write"
     serializer_class = TemplateSerializer
     queryset = WorkspaceTemplate.objects.none()
@@ -143,23 +138,41 @@ class TemplateViewSet(ResourceViewSet):
         services.template_delete(by=by, row=obj)
         return False
 
-    @extend_schema(request=None, parameters=[DRY], responses={200: ImageCheckSerializer})
+    @extend_schema(request=None, responses={200: ImageCheckSerializer, 204: NOTHING_DONE})
     @action(detail=True, methods=["post"])
     def check(self, request: Request, **kwargs: Any) -> Response:
         """Whether the image is there, and what each limit is worth on this engine."""
         row = self.get_object()
-        if is_dry_action(request):
-            return Response(status=204)
-        found = loop.run(_check_image(row.provider_id, row.backend), ENGINE_TIMEOUT_S)
-        body = {"image_present": found.present, "image_digest": found.digest, "detail": found.detail}
-        return Response({**body, "limits": found.limits})
 
-    @extend_schema(responses={200: TemplateVersionSerializer(many=True)})
-    @action(detail=True, methods=["get"], pagination_class=None)
-    def versions(self, request: Request, **kwargs: Any) -> Response:
-        """Earlier settings, newest first, with who and when."""
-        rows = self.get_object().versions.order_by("-number")[:500]
-        return Response({"items": TemplateVersionSerializer(rows, many=True).data})
+        def work() -> Response:
+            found = loop.run(_check_image(row.provider_id, row.backend), ENGINE_TIMEOUT_S)
+            body = {"image_present": found.present, "image_digest": found.digest, "detail": found.detail}
+            body |= {"limits": found.limits, "reasons": found.reasons, "problems": found.problems}
+            return Response(ImageCheckSerializer(body).data)
+
+        refuse_fields(request)
+        return Response(status=204) if is_dry(request) else self.once(request, work, outside=True)
+
+
+class TemplateVersionViewSet(StrictQuery, ListOf):
+    """Earlier settings of a template and the present ones, newest first, with who and when."""
+
+    serializer_class = TemplateVersionSerializer
+    model = TemplateVersion
+    queryset = TemplateVersion.objects.none()
+    search_fields = ("by_name",)
+    filters = {"by": "by_name"}
+    times = {"since": "at__gte", "until": "at__lt"}
+    sorts = {"created_at": "at", "version": "number"}
+
+    def get_queryset(self) -> QuerySet[TemplateVersion]:
+        slug = self.kwargs["id"]
+        templates = WorkspaceTemplate.objects.visible_to(request_user(self.request))
+        row = None if bad_text(slug) else templates.filter(slug=slug).first()
+        if row is None:
+            raise NotFound(f"There is no workspace template {printable(slug)}.")
+        versions: QuerySet[TemplateVersion] = row.versions.all()
+        return versions
 
 
 def _refuse_loose(provider: WorkspaceProvider, backend: dict[str, Any], require: str) -> None:
@@ -172,8 +185,16 @@ async def _check_image(provider_pk: int, backend: dict[str, Any]) -> ImageCheck:
     return await engine.check_image(backend_spec(backend, workspace_id="ws-check", generation=0, fresh=True))
 
 
+# What a list reads: of the objects behind a workspace their names alone, since each row brings them along.
+SHOWN = (
+    *[field.name for field in Workspace._meta.concrete_fields],
+    "owner__username", "template__slug", "provider__slug", "provider__provider",
+)  # fmt: skip
+
+
 @extend_schema_view(
-    **SCHEMA,
+    update=extend_schema(request=WorkspaceChangeSerializer),
+    partial_update=extend_schema(request=WorkspaceChangeSerializer),
     destroy=extend_schema(
         responses={202: None}, description="Removes container and files; 202 while that goes on, then 404."
     ),
@@ -182,6 +203,8 @@ class WorkspaceViewSet(ResourceViewSet):
     """Sandboxes. A new one is `pending` at once and boots in the background."""
 
     kind = "workspace"
+    model = Workspace
+    counted = ("create",)
     serializer_class = WorkspaceSerializer
     queryset = Workspace.objects.none()
     search_fields = ("slug", "name")
@@ -189,7 +212,8 @@ class WorkspaceViewSet(ResourceViewSet):
     filters = {"phase": "phase", "template_id": "template__slug", "provider_id": "provider__slug", "name": "name"}
 
     def base_queryset(self) -> QuerySet[Workspace]:
-        return Workspace.objects.select_related("owner", "template", "provider")
+        rows = Workspace.objects.select_related("owner", "template", "provider")
+        return rows.only(*SHOWN) if self.action == "list" else rows
 
     def get_object(self) -> Workspace:
         row: Workspace = super().get_object()
@@ -211,31 +235,32 @@ class WorkspaceViewSet(ResourceViewSet):
         require_change(self.actor.user, row, request.auth)
         return row
 
-    @extend_schema(request=None, parameters=[DRY, KEY], responses={202: WorkspaceSerializer})
+    @extend_schema(request=None, responses={202: WorkspaceSerializer})
     @action(detail=True, methods=["post"])
     def start(self, request: Request, **kwargs: Any) -> Response:
         """Starts a stopped, failed or lost workspace over the files that are there. Already running is success."""
         return self._moved(request, services.workspace_start)
 
-    @extend_schema(request=None, parameters=[DRY, KEY], responses={202: WorkspaceSerializer})
+    @extend_schema(request=None, responses={202: WorkspaceSerializer})
     @action(detail=True, methods=["post"])
     def stop(self, request: Request, **kwargs: Any) -> Response:
         """Ends the sandbox with all its programs and keeps its files. Already stopped is success."""
         return self._moved(request, services.workspace_stop)
 
-    @extend_schema(request=None, parameters=[DRY], responses={200: ConfinementSerializer})
+    @extend_schema(request=None, responses={200: ConfinementSerializer, 204: NOTHING_DONE})
     @action(detail=True, methods=["post"])
     def verify(self, request: Request, **kwargs: Any) -> Response:
         """Runs the probes of the confinement again, inside the sandbox."""
         row = self._changeable(request)
-        if is_dry_action(request):
+        refuse_fields(request)
+        if is_dry(request):
             access.require_up(access.facts_of(row))
             return Response(status=204)
-        return Response(loop.run(bringup.verify(row), VERIFY_TIMEOUT_S))
+        return self.once(request, lambda: Response(loop.run(bringup.verify(row), VERIFY_TIMEOUT_S)), outside=True)
 
     def _moved(self, request: Request, service: Callable[..., Workspace]) -> Response:
         row = self._changeable(request)
-        is_dry_action(request)
+        refuse_fields(request)
         return self.once(request, lambda: self.answer(self._fresh(service(by=self.actor, row=row)), 202))
 
     def _fresh(self, row: Workspace) -> Workspace:

@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from primer_site import loop
+from primer_site import loop, metrics
 from primer_site.crashpoints import reach
 from primer_site.errors import PrimerError
 from workspaces import access, bells, confinement, engines, leases
@@ -61,6 +61,7 @@ async def boot(row: Workspace) -> None:
         advance, row, to=Phase.RUNNING, holder=leases.HOLDER, prepared=True,
         applied=confinement.applied(spec, check), confinement=proof, boot_lines=[],
     )  # fmt: skip
+    metrics.workspace_seen(row.phases)
     bells.ring(row.pk)
 
 

@@ -10,16 +10,15 @@ from django.db.models import QuerySet
 from django.http import HttpResponse, StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema
-from rest_framework.mixins import ListModelMixin
 from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from accounts.audit import Actor
+from accounts.lists import ListOf, printable, refuse_unknown
 from accounts.permissions import require_change
-from accounts.rest import check_precondition, is_dry, printable, request_user
+from accounts.rest import check_precondition, is_dry, not_modified, request_user
 from primer_site import loop
 from primer_site.errors import FieldError, Invalid, NotFound
 from primer_site.pagination import whole_number
@@ -69,13 +68,8 @@ class AnyAccept(BaseContentNegotiation):
 
 
 def only(request: Request, *names: str) -> None:
-    """Refuses query parameters that a route does not know: one that is accepted and ignored is a lie."""
-    if unknown := [name for name in request.query_params if name not in names]:
-        message = f"unknown parameter; this route takes {', '.join(sorted(names)) or 'none'}"
-        raise Invalid(
-            "This route does not know that parameter.",
-            errors=[FieldError(printable(name), message) for name in unknown],
-        )
+    """Refuses query parameters that a route does not know."""
+    refuse_unknown(request, list(names))
 
 
 def visible_workspace(request: Request, slug: str) -> Workspace:
@@ -89,29 +83,22 @@ def visible_workspace(request: Request, slug: str) -> Workspace:
     return row
 
 
-class ExecViewSet(ListModelMixin, GenericViewSet[Exec]):
+class ExecViewSet(ListOf):
     """Programs that run, or ran, in a workspace."""
 
     serializer_class = ExecStateSerializer
     content_negotiation_class = AnyAccept
+    model = Exec
     queryset = Exec.objects.none()
+    etagged = True
+    search_fields = ("slug", "request__argv")
+    filters = {"state": "state", "session_id": "session_id", "ended_by": "ended_by"}
     lookup_url_kwarg = "exec_id"
     sorts = {"created_at": "created_at", "started_at": "created_at"}
 
     def get_queryset(self) -> QuerySet[Exec]:
         rows = Exec.objects.visible_to(request_user(self.request)).select_related("workspace__owner")
         return rows.filter(workspace__slug=self.kwargs["id"])
-
-    def filter_queryset(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        filters = {"state": "state", "session_id": "session_id", "ended_by": "ended_by"}
-        known = {"limit", "cursor", "sort", *filters}
-        for name, value in self.request.query_params.dict().items():
-            if name not in known or bad_text(value):
-                message = f"must be one of {', '.join(sorted(known))}, and plain text"
-                raise Invalid("This list does not know that filter.", errors=[FieldError(printable(name), message)])
-            if name in filters:
-                queryset = queryset.filter(**{filters[name]: value})
-        return queryset
 
     def _row(self, id: str, exec_id: str) -> Exec:
         row = None if bad_text(id) or bad_text(exec_id) else self.get_queryset().filter(slug=exec_id).first()
@@ -159,11 +146,7 @@ class ExecViewSet(ListModelMixin, GenericViewSet[Exec]):
         """One run; also of a deleted workspace."""
         only(request)
         row = self._row(id, exec_id)
-        headers = {"ETag": row.etag}
-        known = [part.strip() for part in request.headers.get("If-None-Match", "").split(",")]
-        if row.etag in known or known == ["*"]:
-            return Response(status=304, headers=headers)
-        return Response(state(row), headers=headers)
+        return not_modified(request, row) or Response(state(row), headers={"ETag": row.etag})
 
     @extend_schema(parameters=[DRY], responses={204: None, 202: OpenApiResponse(None, "It is being ended.")})
     def destroy(self, request: Request, id: str, exec_id: str) -> Response:
@@ -179,7 +162,7 @@ class ExecViewSet(ListModelMixin, GenericViewSet[Exec]):
 
     @extend_schema(
         parameters=[
-            OpenApiParameter("stream", str, enum=["stdout", "stderr"], default="stdout"),
+            OpenApiParameter("stream", str, enum=["stdout", "stderr"], default="stdout", description="Which stream."),
             OpenApiParameter("offset", int, description="In the stream as the program wrote it."),
             OpenApiParameter("limit", int, description="Bytes of one page, at most 4 MiB."),
         ],

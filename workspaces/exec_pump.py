@@ -9,7 +9,7 @@ from contextlib import suppress
 import structlog
 from django.db import DatabaseError
 
-from primer_site import loop
+from primer_site import loop, metrics
 from primer_site.crashpoints import reach
 from primer_site.errors import PrimerError, Unavailable
 from workspaces import access, bells, exec_rows
@@ -64,15 +64,19 @@ async def _pump(run: Run) -> None:
     """Takes a run from its start to its stored end, whatever happens to the channel in between."""
     began = time.monotonic()
     try:
-        await run.finish(await _outcome(run, began))
+        outcome = await _outcome(run, began)
+        await run.finish(outcome)
+        metrics.exec_seen(outcome.ended_by, began, outcome.duration_ms)
     except asyncio.CancelledError:
         if run.cancelled_by is None:
             run.error = Suspended(retry_after_s=5)
             raise
         await run.finish(_unseen(run, "cancelled", began))
+        metrics.exec_seen("cancelled", began, None)
     except PrimerError as exc:
         run.error = exc
         await patiently(exec_rows.refuse, run.pk, exc)
+        metrics.exec_seen(exec_rows.NOT_STARTED, began, None)
     except Exception:
         log.exception("end of a run cannot be stored as it is", exec=run.id)
         await _give_up(run, began)

@@ -197,7 +197,12 @@ class Workspace(Resource):
                 condition=~Q(phase=Phase.RUNNING) | Q(ref__isnull=False), name="workspace_running_has_ref"
             ),
         ]
-        indexes = [models.Index(fields=["phase"], condition=Q(deleted_at=None), name="workspace_live_phase")]
+        indexes = [
+            models.Index(fields=["phase"], condition=Q(deleted_at=None), name="workspace_live_phase"),
+            # Lists are of the living; throw-away ones leave their rows behind in great number.
+            models.Index(fields=["created_at"], condition=Q(deleted_at=None), name="workspace_live_created"),
+            models.Index(fields=["owner", "created_at"], condition=Q(deleted_at=None), name="workspace_live_owner"),
+        ]
 
     def __str__(self) -> str:
         return self.slug
@@ -293,6 +298,11 @@ class Exec(models.Model):
         indexes = [
             models.Index(fields=["state"], condition=Q(state=ExecState.RUNNING), name="exec_running"),
             models.Index(fields=["workspace", "created_at"]),
+            models.Index(
+                fields=["workspace", "session_id", "created_at"],
+                condition=Q(session_id__isnull=False),
+                name="exec_of_session",
+            ),
         ]
 
     def __str__(self) -> str:

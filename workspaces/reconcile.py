@@ -12,6 +12,7 @@ import structlog
 
 from primer_site import loop
 from primer_site.errors import Invalid, PrimerError, Timeout
+from primer_site.services import beat
 from workspaces import access, bells, bringup, engines, execs, leases, sweep
 from workspaces.bells import wake
 from workspaces.models import AT_REST, COMING, Desired, Moved, Phase, Workspace, age
@@ -62,6 +63,7 @@ class Reconciler:
 
     async def run(self, stop: asyncio.Event) -> None:
         while not stop.is_set():
+            beat("reconciler")
             try:
                 await self._round()
             except Exception:  # one bad row, or a database that is busy, must not end the work on the others

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -20,29 +20,40 @@ from workspaces.sandbox_replies import MAX_ITEMS, file_from, integer, listing_fr
 MAX_READ = 64 * 1024 * 1024  # bytes of one `read`: above, `read_stream`
 CALL_S = 30.0  # deadline of one call
 IDLE_S = 30.0  # deadline of each step of a stream
-_WINDOW = 512 * 1024
+_WINDOW = 2 * 1024 * 1024  # bytes in flight of one download: what a client that does not read may cost
+_PART = 128 * 1024  # what is handed on at once
 
 
 @dataclass(slots=True)
 class FileStream:
-    """A file on its way: `info` first, then exactly `length` bytes or FileChanged; `truncated` counts afterwards."""
+    """A file on its way: `info` with its ETag first, then exactly `length` bytes from `offset`, or FileChanged.
+
+    Close `chunks` whether or not you began to read them: until then the sandbox holds the file open.
+    """
 
     info: FileInfo
     offset: int
     length: int
-    chunks: AsyncIterator[bytes]
+    chunks: Incoming
+
+
+@dataclass(slots=True)
+class TreeStream:
+    """A directory on its way, as the items of `workspaces.sandbox_tree`; close `chunks` as those of a file."""
+
+    info: FileInfo
+    chunks: Incoming
 
 
 class _Transfer:
     """The sink of one read or write: opening event, bytes within the credit, one answer."""
 
-    def __init__(self, start: int) -> None:
+    def __init__(self) -> None:
         self.opened: dict[str, Any] | None = None
         self.answer: tuple[bool, dict[str, Any]] | None = None
         self.lost: Exception | None = None
         self.data: deque[bytes] = deque()
-        self.received = start
-        self.limit = start
+        self.received = self.limit = 0  # offsets; set by the opening event, before which nothing may come
         self.peer_limit = protocol.WINDOW
         self._wake = asyncio.Event()
 
@@ -55,8 +66,10 @@ class _Transfer:
             self.data.append(data)
         elif kind == protocol.CREDIT:
             self.peer_limit = max(self.peer_limit, protocol.unpack_credit(payload)[2])
-        elif kind == protocol.EVENT:
+        elif kind == protocol.EVENT and self.opened is None:
             self.opened = parse(payload)
+            self.received = integer(self.opened, "start") if "start" in self.opened else 0
+            self.limit = self.received + _WINDOW
         elif kind in (protocol.REPLY, protocol.FAIL):
             self.answer = (kind == protocol.FAIL, parse(payload))
         else:
@@ -66,6 +79,14 @@ class _Transfer:
     def on_lost(self, error: Exception) -> None:
         self.lost = error if isinstance(error, ProtocolError) else ChannelClosed()
         self._wake.set()
+
+    def take(self, most: int) -> bytes:
+        """What has come, about `most` bytes of it: each hand-over further up costs as much as copying them together."""
+        parts, size = [self.data.popleft()], 0
+        while self.data and size < most:
+            size += len(parts[-1])
+            parts.append(self.data.popleft())
+        return b"".join(parts) if len(parts) > 1 else parts[0]
 
     async def step(self) -> None:
         """Waits for the next frame; raises what ended the call, Timeout after thirty quiet seconds."""
@@ -83,6 +104,58 @@ class _Transfer:
             raise file_error(str(self.answer[1].get("code")), str(self.answer[1].get("message")))
         if self.answer is None and self.lost is not None:
             raise self.lost
+
+
+class Incoming:
+    """The bytes of one transfer in order, some at a time; an answer that is an error is raised where it comes.
+
+    `end` is the offset where they must end (None: where they do); otherwise the file was changed, FileChanged.
+    """
+
+    def __init__(self, link: Link, stream: int, transfer: _Transfer) -> None:
+        self._link, self._stream, self.transfer = link, stream, transfer
+        self._taken = transfer.received - sum(map(len, transfer.data))
+        self.end: int | None = None
+        self._closed = False
+
+    def __aiter__(self) -> Incoming:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._closed:
+            raise StopAsyncIteration
+        transfer = self.transfer
+        try:
+            while not transfer.data:
+                transfer.check()
+                if transfer.answer is not None:
+                    break
+                await transfer.step()
+            else:
+                return await self._take()
+        except BaseException:
+            await self.aclose()
+            raise
+        await self.aclose()
+        if self.end is not None and self._taken != self.end:
+            raise FileChanged
+        raise StopAsyncIteration
+
+    async def _take(self) -> bytes:
+        transfer = self.transfer
+        part = transfer.take(_PART)
+        self._taken += len(part)
+        if transfer.answer is None and transfer.limit - self._taken <= _WINDOW // 2:
+            transfer.limit = self._taken + _WINDOW
+            payload = protocol.pack_credit(protocol.FILE, self._taken, transfer.limit)
+            await self._link.send((protocol.CREDIT, self._stream, payload))
+        return part
+
+    async def aclose(self) -> None:
+        """Ends the transfer on both sides; also for one of which nothing was read."""
+        if not self._closed:
+            self._closed = True
+            await _give_up(self._link, self._stream, self.transfer)
 
 
 class FileCalls:
@@ -114,9 +187,10 @@ class FileCalls:
         body = await self._file_call("move", source=source, target=target, overwrite=overwrite)
         return file_from(mapping(body, "info"))
 
-    async def delete(self, path: str, *, recursive: bool = False) -> None:
-        """Removes a file, a link itself, or a directory; DirectoryNotEmpty unless `recursive`."""
-        await self._file_call("delete", path=path, recursive=recursive, timeout=90.0)
+    async def delete(self, path: str, *, recursive: bool = False, if_match: Sequence[str] | None = None) -> None:
+        """Removes a file, a link itself, or a directory; DirectoryNotEmpty unless `recursive`. `if_match` are ETags of
+        which a file must have one."""
+        await self._file_call("delete", path=path, recursive=recursive, if_match=if_match, timeout=90.0)
 
     async def _file_call(self, op: str, *, timeout: float = CALL_S, **body: Any) -> dict[str, Any]:
         if op in ("mkdir", "move", "delete"):
@@ -135,81 +209,59 @@ class FileCalls:
         raise AssertionError("unreachable")
 
     async def _read_once(self, path: str, offset: int, limit: int) -> FileRange:
-        link, stream, transfer = await self._open_read(path, offset, limit)
-        parts: list[bytes] = []
+        incoming = await self._open("read", path=path, offset=max(0, offset), limit=limit)
         try:
-            async for part in self._receive(link, stream, transfer):
-                parts.append(part)
-            assert transfer.answer is not None  # noqa: S101 - _receive ends with an answer or raises
-            body = transfer.answer[1]
-            info = file_from(mapping(body, "info"))
-            return FileRange(info, offset, b"".join(parts), body.get("truncated") is True)
+            parts = [part async for part in incoming]
+            answer = incoming.transfer.answer
+            assert answer is not None  # noqa: S101 - the iteration ends with an answer or raises
+            info = file_from(mapping(answer[1], "info"))
+            return FileRange(info, offset, b"".join(parts), answer[1].get("truncated") is True)
         finally:
-            await self._give_up(link, stream, transfer)
+            await incoming.aclose()
 
-    async def read_stream(self, path: str, *, offset: int = 0, limit: int | None = None) -> FileStream:
-        """Opens a regular file for a download of any size; memory stays at half a MiB. Close the iterator if you stop."""
-        link, stream, transfer = await self._open_read(path, offset, limit)
+    async def read_stream(
+        self, path: str, *, offset: int = 0, limit: int | None = None, if_range: str | None = None
+    ) -> FileStream:
+        """Opens a regular file for a download of any size; memory stays at two MiB.
+
+        A negative `offset` counts from the end. With `if_range` another version of the file than the one of that ETag
+        is sent from its start to its end.
+        """
+        incoming = await self._open("read", path=path, offset=offset, limit=limit, if_range=if_range)
         try:
-            opened = transfer.opened or {}
+            opened = incoming.transfer.opened or {}
             info = file_from(mapping(opened, "info"))
-            start, end = integer(opened, "start"), integer(opened, "end")
+            start, end = integer(opened, "start"), integer(opened, "end", 0, info.size_bytes)
+            incoming.end = max(start, end)
+            return FileStream(info, start, incoming.end - start, incoming)
         except BaseException:
-            await self._give_up(link, stream, transfer)
+            await incoming.aclose()
             raise
-        return FileStream(info, start, max(0, end - start), self._download(link, stream, transfer, max(0, end - start)))
 
-    async def _download(self, link: Link, stream: int, transfer: _Transfer, length: int) -> AsyncIterator[bytes]:
-        given = 0
+    async def pack(self, path: str = "") -> TreeStream:
+        """Opens a directory, or all of the workspace, for a download of everything below it; memory stays at two MiB."""
+        incoming = await self._open("pack", path=path)
         try:
-            async for part in self._receive(link, stream, transfer):
-                given += len(part)
-                yield part
-            if given != length:
-                raise FileChanged()
-        finally:
-            await self._give_up(link, stream, transfer)
+            return TreeStream(file_from(mapping(incoming.transfer.opened or {}, "info")), incoming)
+        except BaseException:
+            await incoming.aclose()
+            raise
 
-    async def _open_read(self, path: str, offset: int, limit: int | None) -> tuple[Link, int, _Transfer]:
+    async def _open(self, op: str, **body: Any) -> Incoming:
+        """Asks for bytes and waits for the event before the first of them, which may come with it: those wait."""
         link = await self.connected()
-        transfer = _Transfer(max(0, offset))
-        transfer.limit += _WINDOW
+        transfer = _Transfer()
         stream = link.open_stream(transfer)
-        body = {"op": "read", "path": path, "offset": max(0, offset), "limit": limit, "credit": _WINDOW}
         try:
-            await link.send((protocol.REQUEST, stream, _encode(body)))
+            await link.send((protocol.REQUEST, stream, _encode({"op": op, "credit": _WINDOW, **body})))
             while transfer.opened is None:
                 await transfer.step()
                 if transfer.answer is not None and transfer.opened is None:
                     raise ProtocolError(log="an answer before the file")
         except BaseException:
-            await self._give_up(link, stream, transfer)
+            await _give_up(link, stream, transfer)
             raise
-        return link, stream, transfer
-
-    @staticmethod
-    async def _receive(link: Link, stream: int, transfer: _Transfer) -> AsyncIterator[bytes]:
-        taken = transfer.received - sum(map(len, transfer.data))
-        while True:
-            while transfer.data:
-                part = transfer.data.popleft()
-                yield part
-                taken += len(part)
-                if transfer.answer is None and transfer.limit - taken <= _WINDOW // 2:
-                    transfer.limit = taken + _WINDOW
-                    payload = protocol.pack_credit(protocol.FILE, taken, transfer.limit)
-                    await link.send((protocol.CREDIT, stream, payload))
-            transfer.check()
-            if transfer.answer is not None:
-                return
-            await transfer.step()
-
-    @staticmethod
-    async def _give_up(link: Link, stream: int, transfer: _Transfer) -> None:
-        link.forget(stream)
-        if transfer.answer is None and link.closed is None:
-            with suppress(ChannelClosed):  # the runtime sees the end of the connection instead
-                await link.send((protocol.ABORT, stream, b""))
+        return Incoming(link, stream, transfer)
 
     async def write(
         self,
@@ -217,7 +269,7 @@ class FileCalls:
         data: bytes | AsyncIterator[bytes],
         *,
         mode: int = 0o644,
-        if_match: str | None = None,
+        if_match: Sequence[str] | None = None,
         if_none_match: bool = False,
         parents: bool = True,
     ) -> FileInfo:
@@ -241,7 +293,7 @@ class FileCalls:
 
     async def _write_once(self, body: dict[str, Any], data: bytes | AsyncIterator[bytes]) -> FileInfo:
         link = await self.connected()
-        transfer = _Transfer(0)
+        transfer = _Transfer()
         stream = link.open_stream(transfer)
         head = (protocol.REQUEST, stream, _encode(body))
         try:
@@ -255,7 +307,7 @@ class FileCalls:
             transfer.check()
             return file_from(mapping(transfer.answer[1], "info"))
         finally:
-            await self._give_up(link, stream, transfer)
+            await _give_up(link, stream, transfer)
 
     @staticmethod
     async def _upload(link: Link, stream: int, transfer: _Transfer, data: bytes | AsyncIterator[bytes]) -> None:
@@ -268,6 +320,13 @@ class FileCalls:
             await link.send(*_file_frames(stream, sent, part))
             sent += len(part)
         await link.send((protocol.END, stream, bytes([protocol.FILE])))
+
+
+async def _give_up(link: Link, stream: int, transfer: _Transfer) -> None:
+    link.forget(stream)
+    if transfer.answer is None and link.closed is None:
+        with suppress(ChannelClosed):  # the runtime sees the end of the connection instead
+            await link.send((protocol.ABORT, stream, b""))
 
 
 def _encode(body: dict[str, Any]) -> bytes:
@@ -284,13 +343,14 @@ def _file_frames(stream: int, offset: int, data: bytes) -> list[tuple[int, int, 
 
 async def _pieces(data: bytes | AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Chunks of at most one frame."""
+    step = protocol.CHUNK
     if isinstance(data, bytes):
-        for start in range(0, len(data), protocol.CHUNK):
-            yield data[start : start + protocol.CHUNK]
+        for start in range(0, len(data), step):
+            yield data[start : start + step]
         return
     async for block in data:
-        for start in range(0, len(block), protocol.CHUNK):
-            yield bytes(block[start : start + protocol.CHUNK])
+        for start in range(0, len(block), step):
+            yield block if len(block) <= step else block[start : start + step]
 
 
 __all__ = ["CALL_S", "MAX_READ", "FileCalls", "FileStream", "PrimerError"]

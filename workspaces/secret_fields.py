@@ -11,6 +11,8 @@ from primer_site.vault import mask
 Path = tuple[str, ...]
 CONFIG_SECRETS: dict[str, tuple[Path, ...]] = {
     "container": (("connection", "tls", "key"),),
+    "anthropic": (("api_key",),),
+    "openai": (("api_key",),),
 }
 
 
@@ -67,9 +69,10 @@ def masked_env(env: dict[str, str | None], secrets: dict[str, str]) -> dict[str,
 
 
 def endpoint_of(config: dict[str, Any]) -> tuple[Any, ...]:
-    """What names the engine in a config: another one is another engine."""
+    """What names the engine, or the model's endpoint, in a config: another one is another engine."""
     connection = config.get("connection") or {}
-    return (connection.get("kind"), connection.get("url"), connection.get("socket_path"), config.get("root_path"))
+    where = (connection.get("kind"), connection.get("url"), connection.get("socket_path"), config.get("root_path"))
+    return (*where, config.get("base_url"))
 
 
 def _get(tree: Any, path: Path) -> Any:

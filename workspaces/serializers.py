@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from datetime import UTC
 from typing import Any
 
 from django.core.validators import RegexValidator
@@ -42,11 +43,16 @@ class IsolatesField(serializers.Field[Any, Any, Any, Any]):
         return provider_class(kind).isolates
 
 
-class MomentField(serializers.DateTimeField):
-    """A time that is stored as text inside JSON, in the form of all others."""
+class UtcField(serializers.DateTimeField):
+    """A time of the database. Given its zone, it does not ask for the current one, which costs more than all else it does."""
 
-    def to_representation(self, value: Any) -> Any:
-        return value.replace("+00:00", "Z") if isinstance(value, str) else super().to_representation(value)
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(default_timezone=UTC, **kwargs)
+
+
+def zulu(stored: str) -> str:
+    """A time that is stored as text inside JSON, in the form of all others."""
+    return stored.replace("+00:00", "Z")
 
 
 class SlugField(serializers.CharField):
@@ -86,7 +92,15 @@ class EngineStatusSerializer(StrictSerializer):
     checked_at = serializers.DateTimeField(allow_null=True)
     reasons = serializers.ListField(child=serializers.CharField())
     engine = serializers.DictField()
-    enforces = serializers.DictField(child=serializers.CharField())
+    enforces = serializers.DictField(child=serializers.CharField(), help_text="enforced, soft or unavailable.")
+    limit_reasons = serializers.SerializerMethodField(help_text="Why a limit is not enforced.")
+
+    def get_limit_reasons(self, row: WorkspaceProvider) -> dict[str, str]:
+        return dict(row.engine.get("limit_reasons", {}))
+
+    def to_representation(self, instance: WorkspaceProvider) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(instance)
+        return {**shown, "engine": {name: fact for name, fact in shown["engine"].items() if name != "limit_reasons"}}
 
 
 class ProviderSerializer(ResourceSerializer):
@@ -211,29 +225,45 @@ class ImageCheckSerializer(StrictSerializer):
     image_present = serializers.BooleanField()
     image_digest = serializers.CharField()
     detail = serializers.CharField()
-    limits = serializers.DictField(child=serializers.CharField())
+    limits = serializers.DictField(child=serializers.CharField(), help_text="enforced, soft or unavailable.")
+    reasons = serializers.DictField(child=serializers.CharField(), help_text="Why a limit is not enforced.")
+    problems = serializers.ListField(child=serializers.CharField(), help_text="Why no workspace could start now.")
 
 
-class FindingSerializer(StrictSerializer):
+class StoredSerializer(StrictSerializer):
+    """An object that is stored as JSON in the form in which it is shown. Lists hold hundreds of them, so they are copied by
+    name rather than field by field."""
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        return {name: instance[name] for name in map(str, self.fields)}
+
+
+class FindingSerializer(StoredSerializer):
     name = serializers.CharField()
     expected = serializers.CharField()
     observed = serializers.CharField()
     ok = serializers.BooleanField(allow_null=True)
 
 
-class ConfinementSerializer(StrictSerializer):
+class ConfinementSerializer(StoredSerializer):
     verdict = serializers.ChoiceField(["proven", "degraded", "failed", "unknown"])
-    checked_at = MomentField()
+    checked_at = serializers.DateTimeField()
     checks = FindingSerializer(many=True)
 
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        return super().to_representation(instance) | {"checked_at": zulu(instance["checked_at"])}
 
-class PhaseEntrySerializer(StrictSerializer):
+
+class PhaseEntrySerializer(StoredSerializer):
     phase = serializers.CharField()
-    at = MomentField()
+    at = serializers.DateTimeField()
     reason = serializers.CharField()
 
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        return super().to_representation(instance) | {"at": zulu(instance["at"])}
 
-class ChannelSerializer(StrictSerializer):
+
+class ChannelSerializer(StoredSerializer):
     kind = serializers.CharField()
     asked = serializers.CharField()
     reason = serializers.CharField(allow_blank=True)
@@ -257,7 +287,7 @@ class WorkspaceSerializer(StrictSerializer):
     phase = serializers.ChoiceField(Phase.choices, read_only=True)
     phase_reason = serializers.CharField(read_only=True)
     phase_detail = serializers.CharField(read_only=True)
-    unknown_since = serializers.DateTimeField(read_only=True, allow_null=True)
+    unknown_since = UtcField(read_only=True, allow_null=True)
     boot_lines = serializers.ListField(child=serializers.CharField(), read_only=True)
     phases = PhaseEntrySerializer(many=True, read_only=True)
     spec = serializers.SerializerMethodField()
@@ -267,10 +297,10 @@ class WorkspaceSerializer(StrictSerializer):
     container_name = serializers.SerializerMethodField()
     volume_name = serializers.SerializerMethodField()
     channel = ChannelSerializer(read_only=True)
-    last_activity_at = serializers.DateTimeField(read_only=True)
-    expires_at = serializers.DateTimeField(read_only=True, allow_null=True)
-    created_at = serializers.DateTimeField(read_only=True)
-    updated_at = serializers.DateTimeField(read_only=True)
+    last_activity_at = UtcField(read_only=True)
+    expires_at = UtcField(read_only=True, allow_null=True)
+    created_at = UtcField(read_only=True)
+    updated_at = UtcField(read_only=True)
 
     read_back = READ_BACK | {
         "id", "provider_id", "isolates", "owner", "phase", "phase_reason", "phase_detail", "unknown_since", "boot_lines", "phases",
@@ -327,11 +357,20 @@ class WorkspaceSerializer(StrictSerializer):
         return shown
 
 
+class WorkspaceChangeSerializer(StrictSerializer):
+    """What PUT and PATCH of a workspace write, for the OpenAPI document; what was read may be sent back with it."""
+
+    name = serializers.CharField(max_length=100, allow_blank=True, default="")
+    labels = LabelsField(default=dict)
+    template_id = SlugField(required=False, help_text="Fixed at creation.")
+    read_back = WorkspaceSerializer.read_back
+
+
 def refuse_unenforced(image: Any, require: str) -> None:
     """Raises `Invalid` when a template requires limits to hold that this engine does not enforce."""
     loose = [f"{name} ({worth})" for name, worth in image.limits.items() if worth != "enforced"]
     if require == Require.ENFORCED and loose:
-        message = f"this engine does not enforce {', '.join(loose)}"
+        message = " ".join([f"this engine does not enforce {', '.join(loose)}.", *image.reasons.values()])
         raise Invalid(
             "The template requires what its engine does not enforce.", errors=[FieldError("require", message)]
         )

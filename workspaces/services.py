@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from accounts.audit import Actor, audit_record
 from accounts.models import AuditEntry
+from accounts.quotas import refuse_more
 from primer_site import vault
 from primer_site.crashpoints import reach
 from primer_site.errors import Conflict, FieldError, InUse
@@ -80,7 +81,7 @@ def provider_delete(*, by: Actor, row: WorkspaceProvider) -> None:
         raise InUse(
             f"Provider {row.slug} is used by templates: {', '.join(templates)}.", hint="Delete those templates first."
         )
-    _mark_deleted(by, row)
+    _mark_deleted(by, row, _shown_provider(row))
 
 
 def _refuse_move(row: WorkspaceProvider, kind: str, config: dict[str, Any]) -> None:
@@ -148,7 +149,7 @@ def template_update(*, by: Actor, row: WorkspaceTemplate, data: dict[str, Any]) 
 def template_delete(*, by: Actor, row: WorkspaceTemplate) -> None:
     """Deletes a template without live workspaces; `InUse` lists them."""
     _refuse_in_use(row, row.workspaces.live())
-    _mark_deleted(by, row)
+    _mark_deleted(by, row, _shown_template(row))
 
 
 def _keep_version(by: Actor, row: WorkspaceTemplate) -> None:
@@ -177,10 +178,10 @@ def _insert(row: SluggedResource) -> None:
         ) from None
 
 
-def _mark_deleted(by: Actor, row: SluggedResource) -> None:
+def _mark_deleted(by: Actor, row: SluggedResource, before: dict[str, Any]) -> None:
     row.deleted_at = timezone.now()
     row.save(update_fields=["deleted_at"])
-    audit_record(by, f"{row.KIND}.delete", kind=row.KIND, object_id=row.slug)
+    audit_record(by, f"{row.KIND}.delete", kind=row.KIND, object_id=row.slug, before=before)
 
 
 def _live_of(row: WorkspaceProvider) -> QuerySet[Workspace]:
@@ -213,6 +214,10 @@ def workspace_create(
     ttl_s: int | None = None,
 ) -> Workspace:
     """Stores the wish for a workspace, `pending`; the reconciler makes the sandbox. `env` is added to the template's."""
+    refuse_more(
+        by.user, Workspace.objects.live(), what="workspaces", setting="PRIMER_MAX_WORKSPACES",
+        hint="Delete one first: primectl delete workspace WS",
+    )  # fmt: skip
     own, own_secrets = split_env(env or {}, {})
     secrets = {key: text for key, text in vault.unseal(template.secrets).items() if key not in own} | own_secrets
     now = timezone.now()

@@ -4,9 +4,10 @@ from typing import Any
 
 from django.urls import path
 
-from workspaces.api import ProviderViewSet, TemplateViewSet, WorkspaceViewSet
+from workspaces.api import ProviderViewSet, TemplateVersionViewSet, TemplateViewSet, WorkspaceViewSet
 from workspaces.exec_api import ExecViewSet
-from workspaces.files_api import FileDirView, FileDownloadView, FileMoveView, FileReadView, FilesView
+from workspaces.files_api import FileDirView, FileMoveView, FileReadView, FilesView
+from workspaces.files_download import FileDownloadView
 
 COLLECTION: dict[str, Any] = {"get": "list", "post": "create"}
 ITEM: dict[str, Any] = {"get": "retrieve", "put": "update", "patch": "partial_update", "delete": "destroy"}
@@ -19,7 +20,7 @@ urlpatterns = [
     path("workspace_templates", TemplateViewSet.as_view(COLLECTION)),
     path("workspace_templates/<str:id>", TemplateViewSet.as_view(ITEM)),
     path("workspace_templates/<str:id>/check", TemplateViewSet.as_view({"post": "check"})),
-    path("workspace_templates/<str:id>/versions", TemplateViewSet.as_view({"get": "versions"})),
+    path("workspace_templates/<str:id>/versions", TemplateVersionViewSet.as_view({"get": "list"})),
     path("workspaces", WorkspaceViewSet.as_view(COLLECTION)),
     path("workspaces/<str:id>", WorkspaceViewSet.as_view(ITEM)),
     path("workspaces/<str:id>/start", WorkspaceViewSet.as_view({"post": "start"})),

@@ -29,6 +29,8 @@ INFO = {
     "SwapLimit": True,
     "PidsLimit": True,
     "DockerRootDir": "/nowhere",
+    "NCPU": 2,
+    "MemTotal": 8 * 1024**3,
 }
 Answer = bytes | Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 

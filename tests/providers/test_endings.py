@@ -34,7 +34,6 @@ async def status(tmp_path: Path, state: dict[str, Any], events: list[dict[str, A
         provider = ContainerProvider(config, {}, instance_id="inst")
         found = await provider.status(REF)
         await provider.close()
-    assert found.state is State.STOPPED
     return found
 
 
@@ -54,10 +53,17 @@ async def test_the_reason_of_an_ending(
     tmp_path: Path, state: dict[str, Any], events: list[dict[str, Any]], reason: str
 ) -> None:
     found = await status(tmp_path, state, events)
-    assert found.reason == reason
+    assert (found.state, found.reason) == (State.STOPPED, reason)
     assert found.detail.endswith("The files are still there.")
 
 
 async def test_files_in_memory_are_said_to_be_gone(tmp_path: Path) -> None:
     found = await status(tmp_path, {}, [DIED], Options={"type": "tmpfs"})
     assert found.detail == "The sandbox was killed. Its files were in memory and went with it."
+
+
+@pytest.mark.parametrize("word", ["removing", "dead"])
+async def test_a_container_that_is_being_removed_is_gone_and_was_not_stopped(tmp_path: Path, word: str) -> None:
+    """`docker rm -f` kills first: for a moment the engine shows a dead container."""
+    found = await status(tmp_path, {"Status": word}, [DIED])
+    assert (found.state, found.reason, found.volume_exists) == (State.GONE, "removed", True)

@@ -158,6 +158,9 @@ async def test_a_healthy_engine_is_described(fake: Make) -> None:
         "runtimes": ["runc"],
         "security": ["seccomp"],
         "runc": "1.3.9",
+        "cpus": 2,
+        "memory_bytes": 8 * 1024**3,
+        "limit_reasons": {"disk": engine_check.WHY_LOOSE["disk", "soft"]},
     }
     assert check.enforces == {
         "cpu": "enforced",
@@ -194,7 +197,8 @@ async def test_a_limit_that_the_kernel_lacks_is_never_shown_as_held(
     async with fake({"/info": ok({**INFO, missing: False})}) as provider:
         check = await provider.check()
     assert (check.health, check.enforces[limit]) == ("degraded", worth)
-    assert check.reasons == (f"The engine's kernel makes the {limit} limit {worth}.",)
+    assert check.reasons == (check.engine["limit_reasons"][limit],)
+    assert check.reasons[0].startswith("The engine's kernel")
 
 
 async def test_a_full_disk_refuses_creates_and_degrades_the_engine(

@@ -105,6 +105,22 @@ def test_a_run_in_a_container_that_is_killed_is_lost_and_not_repeated(box: str, 
     assert run(alice, box, "cat", "marks")["stdout"] == "ran\n"
 
 
+def test_a_container_removed_under_a_running_program_is_lost_at_once_and_was_never_shown_as_stopped(
+    box: str, docker: DockerView, alice: Api
+) -> None:
+    busy = "for i in 1 2 3 4 5 6 7 8; do sleep 600 & done; echo before; python3 -c 'x = bytearray(200 << 20); input()'"
+    started = alice.post(f"workspaces/{box}/exec", {"command": busy, "background": True, "timeout_s": 60}).json()
+    path = f"workspaces/{box}/exec/{started['id']}"
+    eventually(lambda: alice.get(f"{path}/output").json()["data"] == "before\n")
+    docker.client.remove_container(box, force=True)
+    found = until(alice, box, "lost", within=30)
+    assert found["phase_reason"] == "removed"
+    assert "stopped" not in [one["phase"] for one in found["phases"]]
+    ended = eventually(lambda: (state := alice.get(path).json())["ended_by"] and state, within=40)
+    assert (ended["ended_by"], ended["exit_code"]) == ("lost", None)
+    assert alice.get(f"{path}/output").json()["data"] == "before\n"
+
+
 def test_a_restarted_container_goes_on_working(box: str, docker: DockerView, alice: Api) -> None:
     alice.put(files(box), {"content": "kept"}, path="a.txt")
     docker.client.restart(box, timeout=0)

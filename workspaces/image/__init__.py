@@ -158,14 +158,15 @@ def _docker_build(client: Any, recipe: Recipe, base: str) -> Generator[str, None
         forcerm=True,
         decode=True,
     )
-    image, tail = "", ""
-    for item in stream:
+    image, tail, stopped = "", "", ""
+    for item in stream:  # to its end, also after an error: a stream that is left keeps its connection
         tail = (tail + str(item.get("stream", "")))[-4000:]
-        if "error" in item:
-            raise ImageBuildFailed(f"The image build stopped: {str(item['error'])[:200]}", log=tail)
+        stopped = stopped or str(item.get("error", ""))[:200]
         image = str((item.get("aux") or {}).get("ID", "")) or image
         if (line := str(item.get("stream", "")).strip()).startswith("Step "):
             yield line[:120]
+    if stopped:
+        raise ImageBuildFailed(f"The image build stopped: {stopped}", log=tail)
     if not image:
         raise ImageBuildFailed("The engine ended the build without an image.", log=tail)
     return image

@@ -158,7 +158,7 @@ class Check:
     reasons: tuple[str, ...] = ()
     engine: dict[str, Any] = field(
         default_factory=dict
-    )  # name version api_version storage_driver cgroup runtimes security
+    )  # name version api_version storage_driver cgroup runtimes security cpus memory_bytes limit_reasons
     enforces: dict[str, Enforced] = field(default_factory=dict)
 
 
@@ -170,6 +170,8 @@ class ImageCheck:
     digest: str = ""
     detail: str = ""
     limits: dict[str, Enforced] = field(default_factory=dict)
+    reasons: dict[str, str] = field(default_factory=dict)  # why a limit is not enforced: a sentence for each
+    problems: tuple[str, ...] = ()  # sentences: why no workspace of the template can start now
 
 
 class Channel(Protocol):
@@ -243,6 +245,10 @@ class Provider(ABC):
 
     async def remove_shared(self) -> list[str]:
         """Removes what the install keeps on the engine beside its workspaces, and returns the kinds; for its very end."""
+        return []
+
+    async def prune_shared(self) -> list[str]:
+        """Removes what earlier versions of this install left beside its workspaces and nothing uses; returns the names."""
         return []
 
     async def close(self) -> None:

@@ -71,28 +71,41 @@ class EngineChannel(StreamChannel):
     greeting.
     """
 
+    _kind = STDOUT
     _left = 0  # bytes of the current frame that were not read yet
+    _head = b""  # what has come of the header of the next one
 
     async def _take(self, limit: int) -> bytes:
-        while self._left == 0:
-            header = await self._reader.readexactly(8)
-            kind, self._left = header[0], int.from_bytes(header[4:], "big")
-            if kind == STDERR:
-                await self._drop_stderr()
-            elif kind != STDOUT or header[1:4] != b"\0\0\0":
-                raise ChannelClosed("The engine's stream does not have the engine's format.")
-        # Never more than asked for, whatever length the header claims.
-        data = await self._reader.read(min(limit, self._left))
-        self._left -= len(data)
-        return data
+        # Frames are of 32 KiB at most: as many as have come are taken apart in one go, one wait for each would be felt.
+        while data := await self._reader.read(limit):
+            if payload := self._unframed(memoryview(data)):
+                return payload
+        return b""
 
-    async def _drop_stderr(self) -> None:
-        while self._left:
-            data = await self._reader.read(min(BUFFER, self._left))
-            if not data:
-                raise asyncio.IncompleteReadError(b"", self._left)
-            self._left -= len(data)
-            self.error_tail = (self.error_tail + data)[-ERROR_TAIL:]
+    def _unframed(self, data: memoryview) -> bytes:
+        """What is stdout of it. `ChannelClosed` for what is not in frames."""
+        parts = []
+        while data:
+            if self._left == 0:
+                missing = 8 - len(self._head)
+                self._head += data[:missing]
+                data = data[missing:]
+                if len(self._head) == 8:
+                    self._begin(self._head)
+                    self._head = b""
+                continue
+            part, data = data[: self._left], data[self._left :]
+            self._left -= len(part)
+            if self._kind == STDOUT:
+                parts.append(part)
+            else:
+                self.error_tail = (self.error_tail + part)[-ERROR_TAIL:]
+        return b"".join(parts)
+
+    def _begin(self, header: bytes) -> None:
+        self._kind, self._left = header[0], int.from_bytes(header[4:], "big")
+        if self._kind not in (STDOUT, STDERR) or header[1:4] != b"\0\0\0":
+            raise ChannelClosed("The engine's stream does not have the engine's format.")
 
 
 async def greeted(channel: StreamChannel) -> None:

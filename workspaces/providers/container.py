@@ -41,6 +41,7 @@ GREETING_TIMEOUT_S: Final = 10.0  # of one attempt to reach the runtime
 POLL_S: Final = 0.05
 CLEAN_UP_TIMEOUT_S: Final = 30.0
 RACES: Final = 200  # looks at another start of the same workspace, 50 ms apart, before that is an error
+GOING: Final = ("removing", "dead")  # being removed, or removed as far as the engine could
 PAUSED: Final = "Somebody paused the container on its engine. The next start makes a fresh one; the files stay."
 Undo = Callable[[], Awaitable[object]]
 
@@ -183,8 +184,7 @@ class ContainerProvider(Provider):
         except ProviderError as exc:
             if exc.retryable:
                 raise
-            runtime_name = f" Does it have the runtime {spec.engine_runtime}?" if spec.engine_runtime else ""
-            raise StartFailed(f"The engine refused to create the sandbox.{runtime_name}", log=exc.log) from exc
+            raise StartFailed(await engine_check.refusal(self.engine, spec), log=exc.log) from exc
         container: dict[str, Any] = await self.engine.call("inspect_container", made["Id"])
         reach("after-create")
         if wrong := manifests.differences(container, body):
@@ -295,7 +295,8 @@ class ContainerProvider(Provider):
             found = await self.engine.call("inspect_container", ref.workspace_id)
         except Missing:
             found = None
-        if found is None or not self._ours(found["Config"]):
+        # A forced removal kills first, and shows what it has killed for a moment: that is not a sandbox which stopped.
+        if found is None or not self._ours(found["Config"]) or found["State"]["Status"] in GOING:
             return Status(State.GONE, "removed" if kept else "data_lost", volume_exists=kept)
         if found["State"]["Running"] and not found["State"].get("Paused"):
             return Status(State.RUNNING, volume_exists=kept)
@@ -327,7 +328,11 @@ class ContainerProvider(Provider):
         return await self._objects.refs(self.kind)
 
     async def remove_shared(self) -> list[str]:
-        return await self._objects.remove_shared()
+        volumes = await self._images.drop_runtimes(self.instance_id, keep_current=False)
+        return [*await self._objects.remove_shared(), *("volume" for _ in volumes)]
+
+    async def prune_shared(self) -> list[str]:
+        return await self._images.drop_runtimes(self.instance_id, keep_current=True)
 
     async def close(self) -> None:
         for container_id in list(self._warm):

@@ -25,6 +25,15 @@ ENGINE_FLOOR: Final = (25, 0, 5)
 RUNC_FLOORS: Final = ((1, 2, 8), (1, 3, 3))  # of the two maintained series
 FREE_SPACE_FLOOR: Final = 1024**3  # bytes; below it creates are refused, so that the host keeps working
 CHECK_TIMEOUT_S: Final = 10.0
+HARD: Final = ("cpu", "memory", "pids")  # an engine that does not enforce one of these is degraded
+WHY_LOOSE: Final = {
+    ("cpu", "unavailable"): "The engine's kernel has no quota for CPU time.",
+    ("memory", "soft"): "The engine's kernel does not count swap, so a sandbox may swap beyond its limit.",
+    ("memory", "unavailable"): "The engine's kernel has no memory limit.",
+    ("pids", "unavailable"): "The engine's kernel has no limit on processes.",
+    ("disk", "soft"): "A volume has no quota: one file is held at once, their sum by a watcher that is late.",
+    ("egress", "soft"): "What such a network lets through differs between engines: the probe decides.",
+}
 
 
 async def check(engine: Engine, timeout_s: float = CHECK_TIMEOUT_S) -> Check:
@@ -46,17 +55,19 @@ async def check(engine: Engine, timeout_s: float = CHECK_TIMEOUT_S) -> Check:
     except (KeyError, TypeError, ValueError, AttributeError):
         return Check("unreachable", (f"What answers at {engine.endpoint.label} does not speak the engine's API.",))
     low = free_space(engine, str(info.get("DockerRootDir") or ""))
-    reasons = [*version_reasons(facts), *limit_reasons(enforced)]
+    facts["limit_reasons"] = limit_reasons(enforced)
+    loose = [text for name, text in facts["limit_reasons"].items() if name in HARD]
+    reasons = [*version_reasons(facts), *loose]
     if engine.endpoint.host and engine.endpoint.tls is None:
         reasons.append("The connection to the engine is not encrypted: whoever can reach that port is root there.")
     if low is not None:
         reasons.insert(0, full_sentence(low))
-    weak = low is not None or any(enforced[name] != "enforced" for name in ("cpu", "memory", "pids"))
+    weak = low is not None or any(enforced[name] != "enforced" for name in HARD)
     return Check("degraded" if weak else "healthy", tuple(reasons), facts, enforced)
 
 
 def describe(version: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
-    """The engine as JSON: strings and lists of strings."""
+    """The engine as JSON: strings, lists of strings, and its two sizes."""
     options = [dict(part.split("=", 1) for part in str(o).split(",") if "=" in part) for o in info["SecurityOptions"]]
     components = {str(c["Name"]): str(c["Version"]) for c in version.get("Components") or []}
     return {
@@ -68,6 +79,8 @@ def describe(version: dict[str, Any], info: dict[str, Any]) -> dict[str, Any]:
         "runtimes": sorted(str(name) for name in info.get("Runtimes") or {}),
         "security": sorted(option["name"] for option in options if "name" in option),
         "runc": components.get("runc", ""),
+        "cpus": int(info.get("NCPU") or 0),
+        "memory_bytes": int(info.get("MemTotal") or 0),
     }
 
 
@@ -83,9 +96,37 @@ def enforces(info: dict[str, Any]) -> dict[str, Enforced]:
     }
 
 
-def limit_reasons(enforced: dict[str, Enforced]) -> list[str]:
-    return [f"The engine's kernel makes the {name} limit {enforced[name]}." for name in ("cpu", "memory", "pids")
-            if enforced[name] != "enforced"]  # fmt: skip
+def limit_reasons(enforced: dict[str, Enforced]) -> dict[str, str]:
+    """Why each limit that is not enforced is not: limit -> sentence."""
+    return {name: WHY_LOOSE[name, worth] for name, worth in enforced.items() if (name, worth) in WHY_LOOSE}
+
+
+def beyond(info: dict[str, Any], spec: SandboxSpec) -> dict[str, str]:
+    """What the spec asks for and the engine's host does not have: limit -> sentence with both numbers."""
+    cpus, memory = int(info.get("NCPU") or 0), int(info.get("MemTotal") or 0)
+    found = {}
+    if 0 < cpus < spec.cpu_cores:
+        found["cpu"] = f"The template asks for {spec.cpu_cores:g} CPU cores; the engine has {cpus}."
+    if 0 < memory < spec.memory_bytes:
+        found["memory"] = (
+            f"The template asks for {gib(spec.memory_bytes)} of memory; the engine's host has {gib(memory)}, "
+            "which is used up before that limit is met."
+        )
+    return found
+
+
+def gib(size: int) -> str:
+    return f"{size / 1024**3:.1f} GiB"
+
+
+async def refusal(engine: Engine, spec: SandboxSpec) -> str:
+    """Why an engine may have refused to create this sandbox; asked only after it did."""
+    try:
+        lacking = beyond(await engine.call("info"), spec).get("cpu", "")
+    except ProviderError:
+        lacking = ""
+    runtime_name = f" Does it have the runtime {spec.engine_runtime}?" if spec.engine_runtime else ""
+    return f"The engine refused to create the sandbox. {lacking}{runtime_name}".replace("  ", " ").strip()
 
 
 def version_reasons(facts: dict[str, Any]) -> list[str]:
@@ -109,23 +150,34 @@ def numbers(version: str) -> tuple[int, ...]:
 
 
 async def check_image(engine: Engine, images: Images, spec: SandboxSpec) -> ImageCheck:
-    """Whether the image is there, and what each limit of the spec is worth on this engine."""
+    """Whether the image is there, what each limit of the spec is worth on this engine and why, and what keeps it from starting."""
     check_reference(spec.image)
     info = await engine.call("info")
-    limits: dict[str, Enforced] = dict(enforces(info))
-    if spec.disk_medium == "memory":
-        limits["disk"] = "enforced"
-    if manifests.network_mode(spec) == spec.workspace_id:
-        limits["egress"] = "soft"  # the options differ between engines: the probe in each workspace decides
+    limits = limits_of(info, spec)
+    lacking = beyond(info, spec)
+    reasons = {**limit_reasons(limits), **lacking}
+    problems = [lacking["cpu"]] if "cpu" in lacking else []
     if spec.engine_runtime and spec.engine_runtime not in (info.get("Runtimes") or {}):
-        return ImageCheck(False, detail=f"The engine has no runtime named {spec.engine_runtime}.", limits=limits)
+        problems.append(f"The engine has no runtime named {spec.engine_runtime}.")
+        return ImageCheck(False, "", " ".join(problems), limits, reasons, tuple(problems))
     try:
         image = await images.facts(spec.image)
     except ImageNotFound as exc:
-        return ImageCheck(False, detail=exc.detail, limits=limits)
-    injected = images.needs_runtime(image)
-    detail = "The runtime is brought in by a read-only volume." if injected else "The image carries the runtime."
-    return ImageCheck(True, digest=image.id, detail=detail, limits=limits)
+        problems.append(exc.detail)
+        return ImageCheck(False, "", " ".join(problems), limits, reasons, tuple(problems))
+    carried = "The image carries the runtime."
+    detail = "The runtime is brought in by a read-only volume." if images.needs_runtime(image) else carried
+    return ImageCheck(True, image.id, " ".join([*problems, detail]), limits, reasons, tuple(problems))
+
+
+def limits_of(info: dict[str, Any], spec: SandboxSpec) -> dict[str, Enforced]:
+    """What each limit of a spec is worth; one beyond what the host has is worth nothing."""
+    limits = enforces(info)
+    if spec.disk_medium == "memory":
+        limits["disk"] = "enforced"
+    if manifests.network_mode(spec) == spec.workspace_id:
+        limits["egress"] = "soft"
+    return {**limits, **dict.fromkeys(beyond(info, spec), "unavailable")}
 
 
 def free_space(engine: Engine, root: str) -> int | None:

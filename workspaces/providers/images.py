@@ -19,6 +19,7 @@ from workspaces.runtime import build as runtime
 
 CHECK_TIMEOUT_S: Final = 20
 RUNTIME_NAME: Final = "runtime.pyz"
+LABEL_MADE_BY: Final = "primer.made-by"  # the instance that made a runtime volume; every instance may use it
 # What the runtime and the probes import; Debian's python3-minimal lacks ctypes and json. Runs on any python 3.
 INTERPRETER_CHECK: Final = """
 import sys
@@ -136,6 +137,15 @@ class Images:
                 lambda client: fill_runtime(client, spec, image, self._filled.get(name, "")), changes=True
             )
 
+    async def drop_runtimes(self, instance_id: str, *, keep_current: bool) -> list[str]:
+        """Removes the runtime volumes that this instance made and no container uses; returns their names.
+
+        One that another instance needs is made again at its next start.
+        """
+        keep = manifests.runtime_volume(runtime.digest()) if keep_current else ""
+        async with self._filling:
+            return await self._engine.run(lambda client: drop_runtimes(client, instance_id, keep), changes=True)
+
 
 def check_reference(reference: str) -> None:
     if not manifests.valid_image(reference):
@@ -160,8 +170,9 @@ def fill_runtime(client: Any, spec: SandboxSpec, image: manifests.ImageFacts, kn
         if known and volume.get("CreatedAt") == known:
             return known
     except NotFound:
-        # No instance label: instances of one version share it, and no sweep of one may take it from the others.
-        volume = client.create_volume(name, labels={manifests.LABEL_RUNTIME: digest})
+        # Not the label of an instance's own objects: instances of one version share it, and no sweep may take it.
+        labels = {manifests.LABEL_RUNTIME: digest, LABEL_MADE_BY: spec.instance_id}
+        volume = client.create_volume(name, labels=labels)
     mount = {
         "Type": "volume",
         "Source": name,
@@ -176,6 +187,21 @@ def fill_runtime(client: Any, spec: SandboxSpec, image: manifests.ImageFacts, kn
             if read_back(client, container) != hashlib.sha256(data).digest():
                 raise ProviderError("The engine did not store the sandbox runtime as it was sent.")
     return str(volume.get("CreatedAt") or "")
+
+
+def drop_runtimes(client: Any, instance_id: str, keep: str) -> list[str]:
+    from docker.errors import APIError
+
+    found = client.volumes(filters={"label": f"{LABEL_MADE_BY}={instance_id}"})["Volumes"] or []
+    removed = []
+    for name in sorted(volume["Name"] for volume in found if volume["Name"] != keep):
+        try:
+            client.remove_volume(name)
+            removed.append(name)
+        except APIError as exc:
+            if exc.status_code not in (404, 409):  # somebody was faster; a container, running or not, uses it
+                raise
+    return removed
 
 
 def read_back(client: Any, container: str) -> bytes:

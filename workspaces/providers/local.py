@@ -67,7 +67,9 @@ class LocalProvider(Provider):
         return Check("healthy", (reason,), {"name": "local", "version": ""}, dict(ENFORCES))
 
     async def check_image(self, spec: SandboxSpec) -> ImageCheck:
-        return ImageCheck(True, detail="There is no image: programs are those of this machine.", limits=dict(ENFORCES))
+        why = "The provider isolates nothing: programs run on this machine like any other."
+        detail = "There is no image: programs are those of this machine."
+        return ImageCheck(True, detail=detail, limits=dict(ENFORCES), reasons=dict.fromkeys(ENFORCES, why))
 
     async def start(self, spec: SandboxSpec) -> Ref:
         place = self._home.directory(spec.workspace_id)

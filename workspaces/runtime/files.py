@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Generator
 
-ETAG_MAX = 64 * 1024 * 1024  # bytes: above, an ETag is given only where the whole file was read anyway
+HASH_MAX = 16 * 1024 * 1024  # bytes: a larger file is told by what the file system says of it, see `etag_of`
 _HASH_STEP = 256 * 1024
 
 
@@ -26,14 +26,25 @@ def new_hash() -> Any:
 class Reading:
     """One file on its way out: `next_part` reads as the client's credit allows, within the size at opening."""
 
-    def __init__(self, root: Root, parts: list[bytes], offset: int, limit: int | None) -> None:
+    def __init__(self, root: Root, parts: list[bytes]) -> None:
         self.parts = parts
         self.fd, self.info = root.regular(parts)
-        size = self.info.st_size
-        self.offset = self.start = max(0, offset)
-        self.end = size if limit is None else min(size, self.start + max(0, limit))
-        self._hash = new_hash() if self.start == 0 and self.end == size else None
+        self.offset = self.start = self.end = 0
+        self.etag: str | None = None
         self.short = False
+
+    def prepare(self, offset: int, limit: int | None, if_range: object = None) -> Generator[None, None, None]:
+        """Learns the ETag and sets the range. A negative `offset` counts from the end; with `if_range` the range is
+        that of one version of the file, and of another one everything is sent."""
+        self.etag = yield from etag_of(self.fd, self.info)
+        if if_range is not None and if_range != self.etag:
+            offset, limit = 0, None
+        size = self.info.st_size
+        self.offset = self.start = offset if offset >= 0 else max(0, size + offset)
+        self.end = size if limit is None else min(size, self.start + max(0, limit))
+
+    def opened(self) -> dict[str, Any]:
+        return {"info": describe(self.parts, self.info, self.etag), "start": self.start, "end": self.end}
 
     def next_part(self, most: int) -> bytes:
         """b"" at the end; `short` when the file has shrunk since it was opened."""
@@ -43,35 +54,44 @@ class Reading:
         data = os.pread(self.fd, want, self.offset)
         self.short = not data
         self.offset += len(data)
-        if self._hash is not None:
-            self._hash.update(data)
         return data
 
-    def result(self) -> Generator[None, None, dict[str, Any]]:
-        """The reply behind the last byte; hashes the rest of a small file for its ETag."""
+    def result(self) -> dict[str, Any]:
+        """The reply behind the last byte; it has no ETag when the file was changed meanwhile."""
         now = os.fstat(self.fd)
-        etag = None
-        if self._hash is not None and not self.short:
-            etag = self._hash.hexdigest()
-        elif self._hash is None and self.info.st_size <= ETAG_MAX:
-            etag = yield from hash_file(self.fd, self.info.st_size)
+        same = (now.st_size, now.st_mtime_ns) == (self.info.st_size, self.info.st_mtime_ns)
         truncated = self.short or now.st_size > self.offset
-        return {"info": describe(self.parts, self.info, etag), "truncated": truncated, "changed": self.short}
+        info = describe(self.parts, self.info, self.etag if same else None)
+        return {"info": info, "truncated": truncated, "changed": self.short}
 
     def close(self) -> None:
         os.close(self.fd)
 
 
-def hash_file(fd: int, size: int) -> Generator[None, None, str]:
+def etag_of(fd: int, info: os.stat_result) -> Generator[None, None, str]:
+    """A hash of the content; above HASH_MAX of what changes with it: size, times and inode.
+
+    A hash of a large file would have to be there before its first byte is sent, again for each range of it.
+    """
+    if info.st_size > HASH_MAX:
+        return stat_tag(info)
     digest, offset = new_hash(), 0
-    while offset < size:
-        data = os.pread(fd, min(_HASH_STEP, size - offset), offset)
+    while offset < info.st_size:
+        if offset:
+            yield
+        data = os.pread(fd, min(_HASH_STEP, info.st_size - offset), offset)
         if not data:
             break
         digest.update(data)
         offset += len(data)
-        yield
     return str(digest.hexdigest())
+
+
+def stat_tag(info: os.stat_result) -> str:
+    facts = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+    digest = new_hash()
+    digest.update(repr(facts).encode())
+    return "s" + str(digest.hexdigest())
 
 
 def etag_at(root: Root, parts: list[bytes]) -> Generator[None, None, str | None]:
@@ -81,9 +101,18 @@ def etag_at(root: Root, parts: list[bytes]) -> Generator[None, None, str | None]
     except FileNotFoundError:
         return None
     try:
-        return (yield from hash_file(fd, info.st_size))
+        return (yield from etag_of(fd, info))
     finally:
         os.close(fd)
+
+
+def require_etag(root: Root, parts: list[bytes], wanted: object) -> Generator[None, None, None]:
+    """Failure `precondition_failed` unless the file there has one of the ETags (or it does not matter: None)."""
+    if wanted is None:
+        return
+    known = wanted if isinstance(wanted, list) else [wanted]
+    if (yield from etag_at(root, parts)) not in known:
+        raise Failure("precondition_failed", "the file was changed since it was read")
 
 
 class Writing:
@@ -137,14 +166,14 @@ class Writing:
         while view:
             count = os.write(self.fd, view)
             view = view[count:]
-        self._hash.update(data)
         self.received += len(data)
+        if self.received <= HASH_MAX:
+            self._hash.update(data)
 
     def commit(self) -> Generator[None, None, dict[str, Any]]:
         """Checks the preconditions at the last moment and puts the file in place."""
         os.fchmod(self.fd, self.mode)
-        if self.if_match is not None and (yield from etag_at(self.root, self.parts)) != self.if_match:
-            raise Failure("precondition_failed", "the file was changed since it was read")
+        yield from require_etag(self.root, self.parts, self.if_match)
         self._refuse_odd_target()
         if self.if_none_match:
             try:
@@ -154,7 +183,9 @@ class Writing:
         else:
             os.rename(self.temporary, self.name, src_dir_fd=self.dir_fd, dst_dir_fd=self.dir_fd)
         self.temporary = b""
-        return {"info": describe(self.parts, os.fstat(self.fd), self._hash.hexdigest())}
+        info = os.fstat(self.fd)
+        etag = self._hash.hexdigest() if info.st_size <= HASH_MAX else stat_tag(info)
+        return {"info": describe(self.parts, info, etag)}
 
     def close(self) -> None:
         if self.temporary:

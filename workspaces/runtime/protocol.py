@@ -47,6 +47,10 @@ REQUEST, REPLY, FAIL, EVENT = 16, 17, 18, 19
 DATA, CREDIT, END, ABORT = 32, 33, 34, 35
 
 STDIN, STDOUT, STDERR, FILE = 0, 1, 2, 3  # channels of a stream
+# What the bytes of a packed directory are made of: items of `kind u8 | length u32 | payload`. An entry (JSON) is followed
+# by its content, in as many items as it takes; what is left out, or changed while it was read, is an item with a reason.
+ITEM_ENTRY, ITEM_CONTENT, ITEM_LEFT = 1, 2, 3
+ITEM_HEAD = struct.Struct(">BI")
 
 _HEAD = struct.Struct(">IBI")
 _DATA = struct.Struct(">BQ")
@@ -151,6 +155,10 @@ def unpack_data(payload: bytes) -> tuple[int, int, bytes]:
         raise ProtocolViolation("a data frame is too short")
     channel, offset = _DATA.unpack_from(payload)
     return channel, offset, payload[_DATA.size :]
+
+
+def pack_item(kind: int, payload: bytes) -> bytes:
+    return ITEM_HEAD.pack(kind, len(payload)) + payload
 
 
 def pack_credit(channel: int, taken: int, limit: int) -> bytes:

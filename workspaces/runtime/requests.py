@@ -6,7 +6,8 @@ import os
 import sys
 
 from . import files, linux, protocol, tree
-from .paths import Failure, describe, split
+from .paths import Failure, split
+from .transfers import Download, PackDownload, Upload
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,99 +40,6 @@ class Ticket:
         self.connection, self.stream = connection, stream
         if self._kind:
             connection.send(self._kind, stream, self._payload)
-
-
-class Download:
-    """Serves one read: info first, then bytes as the client's credit allows, then the ETag."""
-
-    def __init__(self, server: Server, ticket: Ticket, reading: files.Reading, credit: int) -> None:
-        self._server, self._ticket, self._reading = server, ticket, reading
-        self._limit = reading.start + credit
-        self._ended = False
-
-    def pump(self) -> bool:
-        reading = self._reading
-        if self._ended or (reading.offset >= self._limit and reading.offset < reading.end):
-            return False
-        offset = reading.offset
-        try:
-            data = reading.next_part(self._limit - offset)
-        except OSError as error:
-            self._close()
-            self._server.fail(self._ticket.connection, self._ticket.stream, error)
-            return False
-        if data:
-            payload = protocol.pack_data(protocol.FILE, offset, data)
-            self._ticket.connection.send(protocol.DATA, self._ticket.stream, payload)
-            return True
-        self._ended = True
-        self._ticket.connection.forget(self._ticket.stream)
-        self._server.run_job(self._ticket, self._result())
-        return False
-
-    def _result(self) -> Any:
-        try:
-            return (yield from self._reading.result())
-        finally:
-            self._reading.close()
-
-    def _close(self) -> None:
-        self._ended = True
-        self._ticket.connection.forget(self._ticket.stream)
-        self._reading.close()
-
-    def on_credit(self, channel: int, taken: int, limit: int) -> None:
-        self._limit = max(self._limit, limit)
-
-    def on_data(self, channel: int, offset: int, data: bytes) -> None:
-        raise protocol.ProtocolViolation("a read takes no data")
-
-    def on_end(self, channel: int) -> None:
-        pass
-
-    def on_close(self) -> None:
-        if not self._ended:
-            self._close()
-
-
-class Upload:
-    """Serves one write; a connection that breaks before the end leaves the old file as it was."""
-
-    def __init__(self, server: Server, ticket: Ticket, writing: files.Writing, rid: object) -> None:
-        self._server, self._ticket, self._writing, self._rid = server, ticket, writing, rid
-        self._ended = False
-
-    def pump(self) -> bool:
-        return False
-
-    def on_data(self, channel: int, offset: int, data: bytes) -> None:
-        writing = self._writing
-        writing.write(offset, data)
-        if writing.granted - writing.received < protocol.WINDOW // 2:
-            writing.granted = writing.received + protocol.WINDOW
-            payload = protocol.pack_credit(protocol.FILE, writing.received, writing.granted)
-            self._ticket.connection.send(protocol.CREDIT, self._ticket.stream, payload)
-
-    def on_credit(self, channel: int, taken: int, limit: int) -> None:
-        pass
-
-    def on_end(self, channel: int) -> None:
-        self._ended = True
-        self._ticket.connection.forget(self._ticket.stream)
-        self._server.run_job(self._ticket, self._commit())
-
-    def _commit(self) -> Any:
-        try:
-            return (yield from self._writing.commit())
-        finally:
-            self._writing.close()
-
-    def on_close(self) -> None:
-        if not self._ended:
-            self._ended = True
-            self._writing.close()
-            if isinstance(self._rid, str):
-                self._server.tickets.pop(self._rid, None)  # nothing happened, so it may be asked again
 
 
 def _hello(server: Server, ticket: Ticket, body: dict[str, Any]) -> dict[str, Any]:
@@ -228,21 +136,24 @@ def _list(server: Server, ticket: Ticket, body: dict[str, Any]) -> Any:
 
 
 def _read(server: Server, ticket: Ticket, body: dict[str, Any]) -> None:
-    parts = split(body.get("path"), server.root.path)
     limit = body.get("limit")
-    reading = files.Reading(server.root, parts, int(body.get("offset", 0)), None if limit is None else int(limit))
-    download = Download(server, ticket, reading, int(body.get("credit", 0)))
-    opened = {"info": describe(parts, reading.info), "start": reading.start, "end": reading.end}
-    ticket.connection.send(protocol.EVENT, ticket.stream, protocol.dumps(opened))
-    ticket.connection.handle(ticket.stream, download)
+    limit = None if limit is None else int(limit)
+    offset, credit = int(body.get("offset", 0)), int(body.get("credit", 0))
+    reading = files.Reading(server.root, split(body.get("path"), server.root.path))
+    Download(server, ticket, reading).begin(offset, limit, body.get("if_range"), credit)
+
+
+def _pack(server: Server, ticket: Ticket, body: dict[str, Any]) -> None:
+    credit = int(body.get("credit", 0))
+    parts = split(body.get("path"), server.root.path, allow_root=True)
+    PackDownload(server, ticket, server.root, parts, credit)
 
 
 def _write(server: Server, ticket: Ticket, body: dict[str, Any]) -> None:
     size, limit = int(body.get("size", 0)), server.registry.disk_bytes
     if limit and server.registry.watcher.total + size > limit:
         raise Failure("no_space", "the workspace would grow beyond its disk limit")
-    upload = Upload(server, ticket, files.Writing(server.root, body), body.get("rid"))
-    ticket.connection.handle(ticket.stream, upload)
+    Upload(server, ticket, files.Writing(server.root, body), body.get("rid"))
 
 
 def _mkdir(server: Server, ticket: Ticket, body: dict[str, Any]) -> dict[str, Any]:
@@ -255,7 +166,8 @@ def _move(server: Server, ticket: Ticket, body: dict[str, Any]) -> dict[str, Any
 
 def _delete(server: Server, ticket: Ticket, body: dict[str, Any]) -> Any:
     parts = split(body.get("path"), server.root.path)
-    return tree.delete_tree(server.root, parts, bool(body.get("recursive")))
+    yield from files.require_etag(server.root, parts, body.get("if_match"))
+    return (yield from tree.delete_tree(server.root, parts, bool(body.get("recursive"))))
 
 
 def _shutdown(server: Server, ticket: Ticket, body: dict[str, Any]) -> dict[str, Any]:
@@ -276,6 +188,7 @@ OPERATIONS: dict[str, Callable[[Server, Ticket, dict[str, Any]], Any]] = {
     "stat": _stat,
     "list": _list,
     "read": _read,
+    "pack": _pack,
     "write": _write,
     "mkdir": _mkdir,
     "move": _move,

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_BIRTHS = 5
 DRAIN_S = 0.05  # after the end of the main process, for what others still write, and for those about to end
+SETTLE_S = 0.25  # the same while one of those wants the processor: it may be about to end and wait for its turn
+_LOOK_AGAIN_S = 0.02
 START_S = 5.0  # beyond its timeout, for a run whose keeper does not answer
 MAX_SURVIVORS = 64
 _REASONS = {1: "permission", 2: "not_found", 7: "argument_too_long", 8: "not_a_program", 11: "no_process"}
@@ -277,7 +279,18 @@ class Run(Followed):
         writer of a pipe whose reader has gone."""
         if any(output.over for output in self.outputs if output.fd >= 0 and not output.eof):
             return False
-        return self.left is False or now >= self.drain_until
+        return self.left is False or (now >= self.drain_until and not self._unsettled(now))
+
+    def _unsettled(self, now: float) -> bool:
+        """Whether to look again a little later, because a process that was left is not at rest. In a sandbox that has used
+        up its share of the processor, one that would end in a millisecond waits for a tenth of a second."""
+        if now >= self.ended_at + SETTLE_S:
+            return False
+        table = linux.processes()
+        if not any(table[pid][1] in "RD" for pid in self.members(table) if pid in table):
+            return False
+        self.drain_until = now + _LOOK_AGAIN_S
+        return True
 
     def _finish(self, now: float) -> None:
         oom, pids = self.host.counters.read()
@@ -322,10 +335,10 @@ class Run(Followed):
         self.host.ended(self)
         self._tell_end()
 
-    def members(self) -> set[int]:
-        """Living processes of the run, by parentage."""
+    def members(self, table: dict[int, tuple[int, str]] | None = None) -> set[int]:
+        """Living processes of the run, by parentage; `table` spares a look at /proc."""
         singles = self._singles()
-        return linux.descendants(self._roots() | singles, linux.processes()) | singles
+        return linux.descendants(self._roots() | singles, table or linux.processes()) | singles
 
     def survivors(self) -> list[dict[str, Any]]:
         return [{"pid": pid, "command": linux.command_of(pid)} for pid in sorted(self.members())[:MAX_SURVIVORS]]

@@ -55,7 +55,7 @@ class Place:
         os.close(self.fd)
 
 
-def _page(fd: int, after: bytes, count: int) -> Generator[None, None, list[bytes]]:
+def page(fd: int, after: bytes, count: int) -> Generator[None, None, list[bytes]]:
     """The `count` smallest names above `after`, in order, in memory of that size: a directory may hold millions."""
     kept: list[bytes] = []
     os.lseek(fd, 0, os.SEEK_SET)  # scandir copies the descriptor, and starts where the shared position is
@@ -99,12 +99,12 @@ def list_tree(root: Root, parts: list[bytes], cursor: object, limit: int, recurs
     try:
         after = _descend(place, resume) if recursive else (resume[-1] if resume else b"")
         while True:
-            names = yield from _page(place.fd, after, min(_BATCH, max(0, limit - len(items)) + 1))
+            names = yield from page(place.fd, after, min(_BATCH, max(0, limit - len(items)) + 1))
             deeper, last = False, after
             for name in names:
                 if len(items) >= limit:
                     return {"items": items, "cursor": _cursor_of([*place.names, last] if recursive else [last])}
-                info = _lstat(place.fd, name)
+                info = lstat(place.fd, name)
                 last = name
                 if info is None:
                     continue
@@ -138,7 +138,7 @@ def _descend(place: Place, resume: list[bytes]) -> bytes:
     return resume[-1] if resume else b""
 
 
-def _lstat(fd: int, name: bytes) -> os.stat_result | None:
+def lstat(fd: int, name: bytes) -> os.stat_result | None:
     try:
         return os.stat(name, dir_fd=fd, follow_symlinks=False)
     except OSError:
@@ -204,7 +204,7 @@ def _empty(place: Place) -> Generator[None, None, int]:
 
 def _make_writable(fd: int, name: bytes) -> None:
     """A program's directory without permission bits is still its owner's to delete."""
-    info = _lstat(fd, name)
+    info = lstat(fd, name)
     if info is not None and info.st_mode & 0o700 != 0o700:
         try:
             os.chmod(name, 0o700, dir_fd=fd)
@@ -237,7 +237,7 @@ def count_blocks(root: Root, max_entries: int) -> Generator[None, None, int]:
             os.lseek(place.fd, 0, os.SEEK_SET)
             with os.scandir(place.fd) as entries:
                 for entry in entries:
-                    info = _lstat(place.fd, os.fsencode(entry.name))
+                    info = lstat(place.fd, os.fsencode(entry.name))
                     if info is None:
                         continue
                     directory = stat.S_ISDIR(info.st_mode)
