@@ -1,29 +1,39 @@
-"""Routes of accounts: sign in and out, who am I, tokens, users."""
+"""Routes of accounts: sign in and out, who am I, tokens, users, and the audit log."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.authentication import BaseAuthentication
-from rest_framework.mixins import ListModelMixin
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import SimpleRateThrottle
 from rest_framework.views import APIView
-from rest_framework.viewsets import GenericViewSet
 
 from accounts import services
 from accounts.audit import Actor
 from accounts.idempotency import once
-from accounts.models import Scope, Token, User
-from accounts.permissions import require_scope
-from accounts.rest import printable, request_user
+from accounts.lists import ListOf, StrictQuery, flag, printable
+from accounts.models import AuditEntry, Scope, Token, User
+from accounts.permissions import require_admin, require_scope
+from accounts.rest import (
+    check_precondition,
+    do_once,
+    dry_or,
+    is_dry,
+    not_modified,
+    refuse_fields,
+    request_user,
+)
 from accounts.serializers import (
+    AuditSerializer,
     LoginAnswerSerializer,
     LoginSerializer,
     MeSerializer,
@@ -36,7 +46,7 @@ from accounts.serializers import (
     token_with_value,
     user_with_password,
 )
-from primer_site.errors import FieldError, Invalid, NotFound
+from primer_site.errors import NotFound
 from primer_site.parsing import bad_text
 from primer_site.requests import client_address, request_id
 
@@ -67,47 +77,70 @@ def _validated(serializer_class: Any, data: Any) -> dict[str, Any]:
     return dict(serializer.validated_data)
 
 
-class LoginView(APIView):
+class LoginView(StrictQuery, APIView):
     """Buys a token with username and password."""
 
     authentication_classes: tuple[type[BaseAuthentication], ...] = ()
     permission_classes = (AllowAny,)
     throttle_classes = (AddressThrottle, NameThrottle)
     max_body_bytes = 64 * 1024  # anybody may send one
+    dry = False
 
     @extend_schema(request=LoginSerializer, responses={200: LoginAnswerSerializer}, auth=[])
     def post(self, request: Request) -> Response:
-        data = _validated(LoginSerializer, request.data)
-        where = client_address(request._request)
-        token, value = services.login(**data, address=where, request_id=request_id(request._request))
-        return Response({"token": value, "expires_at": token.expiry})
+        user = services.signed_in(**_validated(LoginSerializer, request.data))
+        by = Actor(user, client_address(request._request), request_id(request._request))
+
+        def work() -> Response:
+            token, value = services.login(user=user, by=by)
+            return Response({"token": value, "expires_at": token.expiry})
+
+        return once(request, user, work, storable=False)
 
 
-class LogoutView(APIView):
+class LogoutView(StrictQuery, APIView):
     """Revokes the token of this request."""
 
     viewer_writes = any_scope = True
+    dry = False
 
     @extend_schema(request=None, responses={204: None})
     def post(self, request: Request) -> Response:
-        if isinstance(request.auth, Token):
-            services.token_revoke(token=request.auth, by=Actor.of(request))
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        refuse_fields(request)
+
+        def work() -> Response:
+            if isinstance(request.auth, Token):
+                services.token_revoke(token=request.auth, by=Actor.of(request))
+            return Response(status=status.HTTP_204_NO_CONTENT)
+
+        return once(request, request_user(request), work, storable=False)
 
 
-class PasswordView(APIView):
+class PasswordView(StrictQuery, APIView):
     """Changes one's own password."""
 
     viewer_writes = True
+    dry = False
 
     @extend_schema(request=PasswordSerializer, responses={204: None})
     def post(self, request: Request) -> Response:
         data = _validated(PasswordSerializer, request.data)
-        services.user_change_password(user=request_user(request), by=Actor.of(request), **data)
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        user = request_user(request)
+        hashed = ""
+
+        def prepare() -> None:  # behind the key: of a repeat the old password is wrong by now
+            nonlocal hashed
+            services.check_old_password(user=user, old=data["old"])
+            hashed = services.password_hash(password=data["new"], user=user, field="new")
+
+        def work() -> Response:
+            services.user_change_password(user=user, hashed=hashed, by=Actor.of(request))
+            return Response(status=status.HTTP_204_NO_CONTENT)
+
+        return once(request, user, work, storable=False, prepare=prepare)
 
 
-class MeView(APIView):
+class MeView(StrictQuery, APIView):
     """Who this request comes from."""
 
     @extend_schema(responses=MeSerializer)
@@ -121,25 +154,24 @@ class MeView(APIView):
     list=extend_schema(parameters=[OpenApiParameter("all", bool, description="Everybody's tokens (admins).")]),
     create=extend_schema(responses={201: NewTokenSerializer}),
 )
-class TokenViewSet(ListModelMixin, GenericViewSet[Token]):
+class TokenViewSet(StrictQuery, ListOf):
     """One's own tokens; an admin sees all with `?all=true`."""
 
     serializer_class = TokenSerializer
+    model = Token
+    queryset = Token.objects.none()
     viewer_writes = True
     lookup_field = "uuid"
     lookup_url_kwarg = "id"
+    search_fields = ("name",)
+    filters = {"scope": "scope", "user": "user__username"}
     sorts = {"created_at": "created", "name": "name"}
+    tie = "uuid"  # the primary key is the token's hash
+    flags = ("all",)
 
     def get_queryset(self) -> QuerySet[Token, Token]:
-        if getattr(self, "swagger_fake_view", False):
-            return Token.objects.none()  # type: ignore[no-any-return]
-        user = request_user(self.request)
-        rows: QuerySet[Token, Token] = Token.objects.select_related("user")
-        wants_all = self.request.query_params.get("all") == "true" or self.action == "destroy"
-        return rows if wants_all and user.is_admin else rows.filter(user=user)
-
-    def filter_queryset(self, queryset: Any) -> Any:
-        return queryset
+        wants_all = flag(self.request, "all") if self.action == "list" else True
+        return Token.objects.visible_to(request_user(self.request), everybody=wants_all).select_related("user")
 
     def create(self, request: Request) -> Response:
         data = _validated(TokenSerializer, request.data)
@@ -151,19 +183,25 @@ class TokenViewSet(ListModelMixin, GenericViewSet[Token]):
             token, value = services.token_create(
                 user=user, name=data["name"], scope=scope, expires_in_s=data.get("expires_in_s"), by=Actor.of(request)
             )
-            return Response(token_with_value(token, value), status=status.HTTP_201_CREATED)
+            return Response(token_with_value(token, "" if is_dry(request) else value), status=status.HTTP_201_CREATED)
 
-        return once(request, user, work, storable=False)
+        return do_once(request, work, storable=False)
 
     def destroy(self, request: Request, id: UUID) -> Response:
         token = self.get_queryset().filter(uuid=id).first()
         if token is None:
             raise NotFound("There is no such token.")
-        services.token_revoke(token=token, by=Actor.of(request))
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        if token.user_id != request_user(request).pk:
+            require_admin(request_user(request), request.auth)
+
+        def work() -> Response:
+            services.token_revoke(token=token, by=Actor.of(request))
+            return Response(status=status.HTTP_204_NO_CONTENT)
+
+        return dry_or(request, work)
 
 
-class UserViewSet(ListModelMixin, GenericViewSet[User]):
+class UserViewSet(StrictQuery, ListOf):
     """Users, for admins; DELETE deactivates, since history names them."""
 
     admin_only = True
@@ -171,15 +209,12 @@ class UserViewSet(ListModelMixin, GenericViewSet[User]):
     lookup_field = "username"
     lookup_url_kwarg = "id"
     lookup_value_regex = "[^/]+"
+    search_fields = ("username",)
+    filters = {"role": "role", "active": "is_active"}
     sorts = {"created_at": "date_joined", "username": "username"}
+    model = User
     queryset = User.objects.all()
-
-    def filter_queryset(self, queryset: Any) -> Any:
-        if text := self.request.query_params.get("q"):
-            if problem := bad_text(text):
-                raise Invalid("q is not valid.", errors=[FieldError("q", problem)])
-            queryset = queryset.filter(username__icontains=text)
-        return queryset
+    etagged = True
 
     def _user(self, name: str) -> User:
         user = None if bad_text(name) else User.objects.filter(username=name).first()
@@ -188,30 +223,67 @@ class UserViewSet(ListModelMixin, GenericViewSet[User]):
         return user
 
     def retrieve(self, request: Request, id: str) -> Response:
-        return Response(UserSerializer(self._user(id)).data)
+        user = self._user(id)
+        return not_modified(request, user) or Response(UserSerializer(user).data, headers={"ETag": user.etag})
 
     @extend_schema(responses={201: NewUserSerializer})
     def create(self, request: Request) -> Response:
         data = _validated(UserSerializer, request.data)
+        given = data.get("password", "")
+        password = given or services.random_password()
+        user = services.user_draft(username=data["username"], role=data["role"], password=password)
 
         def work() -> Response:
-            user, password = services.user_create(
-                username=data["username"], role=data["role"], password=data.get("password", ""), by=Actor.of(request)
-            )
-            shown = None if data.get("password") else password
-            return Response(user_with_password(user, shown), status=status.HTTP_201_CREATED)
+            services.user_insert(user=user, by=Actor.of(request))
+            shown = None if given or is_dry(request) else password
+            return Response(user_with_password(user, shown), 201, headers={"ETag": user.etag})
 
-        return once(request, request_user(request), work, storable=False)
+        return do_once(request, work, storable=False)
 
     @extend_schema(request=UserChangeSerializer, responses={200: NewUserSerializer})
     def partial_update(self, request: Request, id: str) -> Response:
         data = _validated(UserChangeSerializer, request.data)
-        user = self._user(id)
-        by = Actor.of(request)
-        user = services.user_update(user=user, by=by, role=data.get("role"), active=data.get("active"))
-        password = services.user_reset_password(user=user, by=by) if data.get("reset_password") else None
-        return Response(user_with_password(user, password))
+        password = services.random_password() if data.get("reset_password") else None
+        hashed = services.password_hash(password=password, user=self._user(id)) if password else None
 
+        def work(user: User, by: Actor) -> Response:
+            user = services.user_update(user=user, by=by, role=data.get("role"), active=data.get("is_active"))
+            if hashed is not None:
+                services.user_store_reset(user=user, hashed=hashed, by=by)
+            shown = None if is_dry(request) else password
+            return Response(user_with_password(user, shown), headers={"ETag": user.etag})
+
+        return self._change(request, id, work)
+
+    @extend_schema(responses={204: None})
     def destroy(self, request: Request, id: str) -> Response:
-        services.user_update(user=self._user(id), by=Actor.of(request), active=False)
-        return Response(status=status.HTTP_204_NO_CONTENT)
+        def work(user: User, by: Actor) -> Response:
+            services.user_update(user=user, by=by, active=False)
+            return Response(status=status.HTTP_204_NO_CONTENT)
+
+        return self._change(request, id, work)
+
+    def _change(self, request: Request, name: str, work: Callable[[User, Actor], Response]) -> Response:
+        def locked() -> Response:
+            with transaction.atomic():
+                user = self._user(name)
+                check_precondition(request, user)
+                return work(user, Actor.of(request))
+
+        return dry_or(request, locked)
+
+
+class AuditViewSet(StrictQuery, ListOf):
+    """What was changed: who, what, when, from where, before and after. For admins; nothing here can be changed."""
+
+    admin_only = True
+    serializer_class = AuditSerializer
+    model = AuditEntry
+    queryset = AuditEntry.objects.all()
+    search_fields = ("actor_name", "action", "object_id")
+    filters = {
+        "actor": "actor_name", "actor_kind": "actor_kind", "action": "action", "object_kind": "kind",
+        "object_id": "object_id", "token": "token", "address": "address", "request_id": "request_id",
+    }  # fmt: skip
+    times = {"since": "at__gte", "until": "at__lt"}
+    sorts = {"created_at": "at", "at": "at"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from accounts.models import AuditEntry, User
+from accounts.models import ActorKind, AuditEntry, Token, User
 from primer_site.requests import client_address, request_id
 
 
@@ -18,6 +18,7 @@ class Actor:
     user: User
     address: str = ""
     request_id: str = ""
+    token: str = ""  # its name
 
     @classmethod
     def of(cls, request: HttpRequest) -> Actor:
@@ -25,7 +26,9 @@ class Actor:
         user = request.user
         if not isinstance(user, User):
             raise TypeError("an actor is a signed-in user")
-        return cls(user, client_address(request), request_id(getattr(request, "_request", request)))
+        token = getattr(request, "auth", None)
+        name = token.name if isinstance(token, Token) else ""
+        return cls(user, client_address(request), request_id(getattr(request, "_request", request)), name)
 
 
 def audit_record(
@@ -41,6 +44,8 @@ def audit_record(
     return AuditEntry.objects.create(
         actor=by.user if by else None,
         actor_name=by.user.username if by else "primer",
+        actor_kind=ActorKind.USER if by else ActorKind.SERVER,
+        token=by.token if by else "",
         action=action,
         kind=kind,
         object_id=object_id,

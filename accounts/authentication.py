@@ -13,6 +13,7 @@ from rest_framework.request import Request
 
 from accounts.models import Token, User
 from primer_site.errors import Unauthenticated
+from primer_site.requests import client_address
 
 LAST_USED_STEP = timedelta(minutes=1)
 
@@ -23,8 +24,11 @@ class BadToken(Unauthenticated):
     hint = "Sign in again: primectl login"
 
 
-def token_user(value: str) -> tuple[User, Token]:
-    """The user and the token behind a bearer value; raises `BadToken` with one sentence for every reason."""
+def token_user(value: str, address: str = "") -> tuple[User, Token]:
+    """The user and the token behind a bearer value; raises `BadToken` with one sentence for every reason.
+
+    Once a minute its use is written down, with the address it came from.
+    """
     now = timezone.now()
     digest = _digest(value)
     candidates = Token.objects.select_related("user").filter(token_key=value[: CONSTANTS.TOKEN_KEY_LENGTH])
@@ -34,7 +38,7 @@ def token_user(value: str) -> tuple[User, Token]:
         if not token_alive(token):
             break
         if token.last_used is None or now - token.last_used > LAST_USED_STEP:
-            Token.objects.filter(pk=token.pk).update(last_used=now)
+            Token.objects.filter(pk=token.pk).update(last_used=now, last_used_address=address)
         return token.user, token
     raise BadToken
 
@@ -60,7 +64,7 @@ class BearerAuthentication(BaseAuthentication):
             return None
         if len(words) != 2:
             raise BadToken
-        return token_user(words[1].decode("latin-1"))
+        return token_user(words[1].decode("latin-1"), client_address(request._request))
 
     def authenticate_header(self, request: Request) -> str:
         return "Bearer"

@@ -8,19 +8,24 @@ import secrets
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from django.db import IntegrityError, transaction
+from django.http import HttpResponse, JsonResponse
+from django.http.response import HttpResponseBase
 from django.utils import timezone
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.models import IdempotencyKey, User
+from primer_site.crashpoints import reach
 from primer_site.errors import Conflict, FieldError, Invalid
 from primer_site.vault import fingerprint
 
 KEPT = timedelta(hours=24)
 HOLDER = secrets.token_hex(8)  # this process: a key held by another one that died is free again after a restart
+TRIES = 3  # the first use may free the key between two looks at it
+Answer = TypeVar("Answer", bound=HttpResponseBase)
 _FORM = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -35,7 +40,7 @@ def key_of(request: Request) -> str:
     return key
 
 
-def begin(request: Request, user: User, *, storable: bool = True) -> IdempotencyKey | Response | None:
+def begin(request: Request, user: User, *, storable: bool = True) -> IdempotencyKey | HttpResponseBase | None:
     """Claims the key for this request, or returns the stored answer of the first one; None without a key.
 
     Raises `Conflict` for another body, for a first request that still works, and, with `storable` False (routes that
@@ -47,69 +52,98 @@ def begin(request: Request, user: User, *, storable: bool = True) -> Idempotency
     route = f"{request.method} {request.path}"[:300]
     # Keyed: the body may hold a password, and a plain hash at rest would let it be guessed.
     body_hash = fingerprint(json.dumps(request.data, sort_keys=True, default=str).encode())
-    try:
-        with transaction.atomic():
-            IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
-            return IdempotencyKey.objects.create(user=user, key=key, route=route, body_hash=body_hash, holder=HOLDER)
-    except IntegrityError:
-        stored = IdempotencyKey.objects.get(user=user, key=key)
-    return _repeat(stored, route, body_hash, storable)
+    for _ in range(TRIES):
+        try:
+            with transaction.atomic():
+                IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
+                return IdempotencyKey.objects.create(
+                    user=user, key=key, route=route, body_hash=body_hash, holder=HOLDER
+                )
+        except IntegrityError:
+            stored = IdempotencyKey.objects.filter(user=user, key=key).first()
+        if stored is not None:
+            return _repeat(stored, route, body_hash, storable)
+    raise _still_working()
 
 
-def _repeat(stored: IdempotencyKey, route: str, body_hash: str, storable: bool) -> IdempotencyKey | Response:
+def _still_working() -> Conflict:
+    return Conflict(
+        "The first request with this Idempotency-Key is still being worked on.", hint="Repeat it in a moment."
+    )
+
+
+def _repeat(stored: IdempotencyKey, route: str, body_hash: str, storable: bool) -> IdempotencyKey | HttpResponseBase:
     if (stored.route, stored.body_hash) != (route, body_hash):
         raise Conflict("This Idempotency-Key was used for another request.", hint="Use a new key for a new request.")
-    if not storable:
-        raise Conflict("This was done before with the same Idempotency-Key; the answer held a secret and is not kept.")
+    if stored.status is not None and storable:
+        return _kept_answer(stored.status, stored.response or {})
     if stored.status is not None:
-        kept = stored.response or {}
-        headers = {"Idempotent-Replay": "true"} | ({"ETag": kept["etag"]} if kept.get("etag") else {})
-        return Response(kept.get("body"), status=stored.status, headers=headers)
+        raise Conflict("This was done before with the same Idempotency-Key; the answer held a secret and is not kept.")
     # The first request never answered. Of this process: it still works. Of an earlier one: it died, and this one may go on.
     claimed = IdempotencyKey.objects.filter(pk=stored.pk, status=None).exclude(holder=HOLDER).update(holder=HOLDER)
     if claimed:
         return stored
-    raise Conflict(
-        "The first request with this Idempotency-Key is still being worked on.", hint="Repeat it in a moment."
-    )
+    raise _still_working()
+
+
+def _kept_answer(status: int, kept: dict[str, Any]) -> HttpResponseBase:
+    headers = {"Idempotent-Replay": "true"} | ({"ETag": kept["etag"]} if kept.get("etag") else {})
+    body = kept.get("body")
+    try:
+        json.dumps(body, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a file whose name is not UTF-8: only ASCII can carry it
+        return JsonResponse(body, status=status, headers=headers)
+    return Response(body, status=status, headers=headers)
 
 
 def once(
     request: Request,
     user: User,
-    work: Callable[[], Response],
+    work: Callable[[], Answer],
     *,
     storable: bool = True,
     prepare: Callable[[], None] | None = None,
-) -> Response:
+    outside: bool = False,
+) -> Answer:
     """Runs `work` under the request's key. A failure frees the key: what was refused once may be sent again.
 
-    With `prepare`, which may take its time, `work` is one transaction together with the answer that is kept: a server
-    killed in between leaves both or neither, and the repeat makes no second object.
+    `work` is one transaction together with the answer that is kept: a server killed in between leaves both or neither,
+    and the repeat does nothing twice. `prepare` runs before it and may take its time. `outside` is for work that asks an
+    engine or waits for one: no transaction can hold that, so it has to be work that may be done again.
     """
     claim = begin(request, user, storable=storable)
-    if isinstance(claim, Response):
-        return claim
+    if isinstance(claim, HttpResponseBase):
+        return cast(Answer, claim)
     try:
         if prepare is not None:
             prepare()
-        with transaction.atomic() if prepare is not None else nullcontext():
+        with nullcontext() if outside else transaction.atomic():
             response = work()
+            if claim is not None:
+                reach("before-kept-answer")
             if response.status_code < 500:
                 _finish(claim, response, storable)
     except BaseException:
         _release(claim)
         raise
+    if claim is not None:
+        reach("after-kept-answer")
     if response.status_code >= 500:
         _release(claim)
     return response
 
 
-def _finish(claim: IdempotencyKey | None, response: Response, storable: bool) -> None:
+def _finish(claim: IdempotencyKey | None, response: HttpResponseBase, storable: bool) -> None:
     if claim is not None:
-        kept: Any = {"body": response.data, "etag": response.headers.get("ETag")} if storable else None
+        kept: Any = {"body": _body_of(response), "etag": response.headers.get("ETag")} if storable else None
         data = json.loads(json.dumps(kept, default=str))
         IdempotencyKey.objects.filter(pk=claim.pk).update(status=response.status_code, response=data)
+
+
+def _body_of(response: HttpResponseBase) -> Any:
+    if isinstance(response, Response):
+        return response.data
+    return json.loads(response.content) if isinstance(response, HttpResponse) and response.content else None
 
 
 def _release(claim: IdempotencyKey | None) -> None:

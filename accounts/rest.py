@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.db import transaction
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Model, QuerySet
+from django.http.response import HttpResponseBase
 from rest_framework import serializers, status
-from rest_framework.mixins import ListModelMixin
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.viewsets import GenericViewSet
 
 from accounts.audit import Actor
-from accounts.idempotency import once
+from accounts.idempotency import Answer, once
+from accounts.lists import LABEL_KEY, ListOf, StrictQuery, flag, printable
 from accounts.models import User
 from accounts.permissions import require_change
-from primer_site.errors import FieldError, Invalid, NotFound, PreconditionFailed
+from primer_site.errors import NotFound, PreconditionFailed
 from primer_site.parsing import bad_text
-
-LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 
 
 class Rollback(Exception):
     """Carries the answer of a dry run out of its transaction."""
 
-    def __init__(self, response: Response) -> None:
+    def __init__(self, response: HttpResponseBase) -> None:
         self.response = response
 
 
@@ -47,6 +44,11 @@ class StrictSerializer(serializers.Serializer[Any]):
         return super().to_internal_value(data)
 
 
+def refuse_fields(request: Request) -> None:
+    """Of an action that takes none: the 422 that names what is sent all the same; no body and `{}` are fine."""
+    StrictSerializer(data=request.data).is_valid(raise_exception=True)
+
+
 class LabelsField(serializers.DictField):
     """Up to 32 labels; keys are short names, values text of at most 255 characters."""
 
@@ -64,7 +66,7 @@ class LabelsField(serializers.DictField):
         return labels
 
 
-class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
+class ResourceViewSet(StrictQuery, ListOf):
     """List, read, create, replace, change, delete of one kind. A subclass names its queryset, serializer and services.
 
     `service_create(by, data)`, `service_update(by, obj, data)` and `service_delete(by, obj)` do the work; this class does
@@ -72,11 +74,12 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
     """
 
     kind: ClassVar[str] = ""
+    etagged: ClassVar[bool] = True
+    counted: ClassVar[tuple[str, ...]] = ()  # actions that add what a user may have a limited number of
     lookup_field = "slug"
     lookup_url_kwarg = "id"
     lookup_value_regex = "[^/]+"
     search_fields: ClassVar[tuple[str, ...]] = ("slug", "description")
-    filters: ClassVar[dict[str, str]] = {}  # query parameter -> ORM look-up
     sorts: ClassVar[dict[str, str]] = {"created_at": "created_at", "updated_at": "updated_at", "id": "slug"}
     storable_answers: ClassVar[bool] = True  # False where an answer shows a secret once
 
@@ -110,38 +113,9 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
             raise NotFound(f"There is no {self.kind.replace('_', ' ')} {printable(value)}.")
         return row
 
-    def filter_queryset(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
-        known = {"limit", "cursor", "sort", "q", "owner", "label", "format", *self.filters}
-        params = self.request.query_params
-        if unknown := [name for name in params if name not in known]:
-            raise Invalid(
-                "This list does not know that filter.",
-                errors=[FieldError(printable(name), f"must be one of {', '.join(sorted(known))}") for name in unknown],
-            )
-        for name, lookup in self.filters.items():
-            if (value := params.get(name)) not in (None, ""):
-                queryset = queryset.filter(**{lookup: _clean(name, value)})
-        for label in params.getlist("label"):
-            key, _, value = _clean("label", label).partition("=")
-            queryset = _with_label(queryset, key, value)
-        if owner := params.get("owner"):
-            queryset = self._owned_by(queryset, _clean("owner", owner))
-        if text := params.get("q"):
-            text = _clean("q", text)
-            queryset = queryset.filter(_any_of({f"{name}__icontains": text for name in self.search_fields}))
-        return queryset
-
-    def _owned_by(self, queryset: QuerySet[Any], owner: str) -> QuerySet[Any]:
-        """`?owner=` narrows an admin's list; others see only what is theirs to see, with or without it."""
-        if self.actor.user.is_admin and any(field.name == "owner" for field in queryset.model._meta.fields):
-            return queryset.filter(owner__username=owner)
-        return queryset
-
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         obj = self.get_object()
-        if _matches(request.headers.get("If-None-Match"), obj.etag):
-            return Response(status=status.HTTP_304_NOT_MODIFIED, headers={"ETag": obj.etag})
-        return self.answer(obj)
+        return not_modified(request, obj) or self.answer(obj)
 
     def answer(self, obj: Any, code: int = status.HTTP_200_OK) -> Response:
         return Response(self.get_serializer(obj).data, status=code, headers={"ETag": obj.etag})
@@ -161,10 +135,7 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
         def work() -> Response:
             return self.answer(self.service_create(self.actor, serializer.validated_data), 201)
 
-        if is_dry(request):
-            prepare()
-            return self.dry(request, work)
-        return once(request, self.actor.user, work, storable=self.storable_answers, prepare=prepare)
+        return do_once(request, work, storable=self.storable_answers, prepare=prepare)
 
     def update(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         return self._change(request, partial=False)
@@ -176,45 +147,79 @@ class ResourceViewSet(ListModelMixin, GenericViewSet[Any]):
         obj = self.get_object()
         require_change(self.actor.user, obj, request.auth)
         check_precondition(request, obj)
-        serializer = self.get_serializer(obj, data=request.data, partial=partial)
+        data = self._validated(obj, partial=partial)
+        self.check_outside(data, obj)
+
+        def work(row: Any) -> Response:
+            # Somebody was faster since: a partial change is made to what they left.
+            late = row.spec_rev != obj.spec_rev
+            return self.answer(
+                self.service_update(self.actor, row, self._validated(row, partial=partial) if late else data)
+            )
+
+        return self._locked(request, work)
+
+    def _validated(self, obj: Any, *, partial: bool) -> dict[str, Any]:
+        serializer = self.get_serializer(obj, data=self.request.data, partial=partial)
         serializer.is_valid(raise_exception=True)
-        self.check_outside(serializer.validated_data, obj)
-        return self.dry(request, lambda: self.answer(self.service_update(self.actor, obj, serializer.validated_data)))
+        return dict(serializer.validated_data)
 
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         obj = self.get_object()
         require_change(self.actor.user, obj, request.auth)
         check_precondition(request, obj)
 
-        def work() -> Response:
-            goes_on = self.service_delete(self.actor, obj)
+        def work(row: Any) -> Response:
+            goes_on = self.service_delete(self.actor, row)
             return Response(status=status.HTTP_202_ACCEPTED if goes_on else status.HTTP_204_NO_CONTENT)
 
-        return self.dry(request, work)
+        return self._locked(request, work)
 
-    def once(self, request: Request, work: Callable[[], Response]) -> Response:
-        """Runs a POST under its Idempotency-Key; a dry run uses no key up."""
-        if is_dry(request):
-            return self.dry(request, work)
-        return once(request, self.actor.user, work, storable=self.storable_answers)
+    def _locked(self, request: Request, work: Callable[[Any], Response]) -> Response:
+        """Does `work` to the row as it is under the write lock: nobody comes between the comparison and the change."""
 
-    @staticmethod
-    def dry(request: Request, work: Callable[[], Response]) -> Response:
-        """Runs `work`; with `?dry_run=true` inside a transaction that is then undone."""
-        if not is_dry(request):
-            return work()
-        try:
+        def locked() -> Response:
             with transaction.atomic():
-                raise Rollback(work())
-        except Rollback as undone:
-            return undone.response
+                row = self.get_object()
+                check_precondition(request, row)
+                return work(row)
+
+        return dry_or(request, locked)
+
+    def once(self, request: Request, work: Callable[[], Response], *, outside: bool = False) -> Response:
+        """A POST under its Idempotency-Key, see `do_once`."""
+        return do_once(request, work, storable=self.storable_answers, outside=outside)
+
+
+def do_once(
+    request: Request,
+    work: Callable[[], Answer],
+    *,
+    storable: bool = True,
+    prepare: Callable[[], None] | None = None,
+    outside: bool = False,
+) -> Answer:
+    """Does a POST under its Idempotency-Key, see `once`; a dry run uses no key up and leaves nothing."""
+    if not is_dry(request):
+        return once(request, request_user(request), work, storable=storable, prepare=prepare, outside=outside)
+    if prepare is not None:
+        prepare()
+    return dry_or(request, work)
+
+
+def dry_or(request: Request, work: Callable[[], Answer]) -> Answer:
+    """Runs `work`; with `?dry_run=true` inside a transaction that is then undone."""
+    if not is_dry(request):
+        return work()
+    try:
+        with transaction.atomic():
+            raise Rollback(work())
+    except Rollback as undone:
+        return cast(Answer, undone.response)
 
 
 def is_dry(request: Request) -> bool:
-    value = request.query_params.get("dry_run", "false")
-    if value not in ("true", "false"):
-        raise Invalid("dry_run is not valid.", errors=[FieldError("dry_run", "must be true or false")])
-    return value == "true"
+    return flag(request, "dry_run")
 
 
 def check_precondition(request: Request, obj: Any) -> None:
@@ -228,34 +233,15 @@ def check_precondition(request: Request, obj: Any) -> None:
         raise PreconditionFailed
 
 
-def _matches(header: str | None, etag: str) -> bool:
-    return header is not None and (header.strip() == "*" or etag in [part.strip() for part in header.split(",")])
-
-
-def _clean(name: str, value: str) -> str:
-    if problem := bad_text(value):
-        raise Invalid(f"{name} is not valid.", errors=[FieldError(name, problem)])
-    return value
-
-
-def _any_of(lookups: dict[str, str]) -> Q:
-    condition = Q()
-    for name, value in lookups.items():
-        condition |= Q(**{name: value})
-    return condition
-
-
-def _with_label(queryset: QuerySet[Any], key: str, value: str) -> QuerySet[Any]:
-    if not LABEL_KEY.fullmatch(key):
-        raise Invalid("label is not valid.", errors=[FieldError("label", "must be key=value")])
-    # A key transform would split at the dots and slashes a label may have, and SQLite has no `contains`.
-    rows = [pk for pk, labels in queryset.values_list("pk", "labels") if labels.get(key) == value]
-    return queryset.filter(pk__in=rows)
-
-
-def printable(value: str) -> str:
-    """Caller's text as it may stand in a sentence: short, on one line, no control characters."""
-    return value[:100].encode("unicode_escape").decode() if not value.isprintable() or len(value) > 100 else value
+def not_modified(request: Request, obj: Any) -> Response | None:
+    """The 304 of a caller whose `If-None-Match` names this very state, else None."""
+    header = request.headers.get("If-None-Match")
+    if header is None:
+        return None
+    known = [part.strip().removeprefix("W/") for part in header.split(",")]
+    if obj.etag not in known and known != ["*"]:
+        return None
+    return Response(status=status.HTTP_304_NOT_MODIFIED, headers={"ETag": obj.etag})
 
 
 def request_user(request: Request) -> User:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rest_framework import serializers
 
-from accounts.models import Role, Scope, Token, User
+from accounts.models import ActorKind, Role, Scope, Token, User
 from accounts.rest import StrictSerializer
 
 YEAR_S = 366 * 24 * 3600
@@ -51,7 +51,8 @@ class TokenSerializer(StrictSerializer):
     user = serializers.CharField(source="user.username", read_only=True)
     created_at = serializers.DateTimeField(source="created", read_only=True)
     expires_at = serializers.DateTimeField(source="expiry", read_only=True, allow_null=True)
-    last_used = serializers.DateTimeField(read_only=True, allow_null=True)
+    last_used = serializers.DateTimeField(read_only=True, allow_null=True, help_text="Exact to a minute.")
+    last_used_address = serializers.CharField(read_only=True)
 
 
 class NewTokenSerializer(TokenSerializer):
@@ -68,11 +69,12 @@ class UserSerializer(StrictSerializer):
     active = serializers.BooleanField(source="is_active", read_only=True)
     created_at = serializers.DateTimeField(source="date_joined", read_only=True)
     last_login = serializers.DateTimeField(read_only=True, allow_null=True)
+    last_login_address = serializers.CharField(read_only=True)
 
 
 class UserChangeSerializer(StrictSerializer):
     role = serializers.ChoiceField(Role.choices, required=False)
-    active = serializers.BooleanField(required=False)
+    active = serializers.BooleanField(source="is_active", required=False)
     reset_password = serializers.BooleanField(required=False)
 
 
@@ -80,6 +82,25 @@ class NewUserSerializer(UserSerializer):
     """Once, after a password was generated."""
 
     password = serializers.CharField(read_only=True)
+
+
+class AuditSerializer(StrictSerializer):
+    """One change. `before` and `after` hold the changed object as reads show it, secrets masked; null where there is none."""
+
+    id = serializers.IntegerField()
+    at = serializers.DateTimeField()
+    actor = serializers.CharField(source="actor_name")
+    actor_kind = serializers.ChoiceField(ActorKind.choices)
+    token = serializers.CharField(
+        help_text="The name of the token; empty for a browser's sign-in and the server itself."
+    )
+    action = serializers.CharField(help_text="`<kind>.<verb>`, such as `agent.update`.")
+    object_kind = serializers.CharField(source="kind")
+    object_id = serializers.CharField()
+    address = serializers.CharField(help_text="Where the request came from; empty for the server itself.")
+    request_id = serializers.CharField()
+    before = serializers.DictField(allow_null=True)
+    after = serializers.DictField(allow_null=True)
 
 
 def user_with_password(user: User, password: str | None) -> dict[str, Any]:

@@ -8,16 +8,19 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth import authenticate
+from django.contrib.auth.hashers import make_password
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from accounts.audit import Actor, audit_record
-from accounts.models import Role, Scope, Token, User
+from accounts.idempotency import KEPT
+from accounts.models import IdempotencyKey, Role, Scope, Token, User
 from primer_site.errors import Conflict, FieldError, Invalid, Unauthenticated
 
 INITIAL_PASSWORD_FILE = "initial-password"  # noqa: S105 - a file's name
+GENERATED_FROM = "abcdefghjkmnpqrstuvwxyzABCDEFGHJKMNPQRSTUVWXYZ23456789"
 
 
 class BadCredentials(Unauthenticated):
@@ -26,67 +29,89 @@ class BadCredentials(Unauthenticated):
 
 def random_password() -> str:
     """A password of about 100 bits that can be read aloud: four groups of five."""
-    alphabet = "abcdefghjkmnpqrstuvwxyzABCDEFGHJKMNPQRSTUVWXYZ23456789"
-    return "-".join("".join(secrets.choice(alphabet) for _ in range(5)) for _ in range(4))
+    return "-".join("".join(secrets.choice(GENERATED_FROM) for _ in range(5)) for _ in range(4))
 
 
-@transaction.atomic
-def user_create(*, username: str, role: str, password: str = "", by: Actor | None = None) -> tuple[User, str]:
-    """Makes a user and returns it with its password, generated when none is given; `Conflict` when the name is taken."""
-    password = password or random_password()
-    user = User(username=username, role=role)
-    _check_name(user)
-    _check_password(password, user)
-    user.set_password(password)
-    try:
-        with transaction.atomic():
-            user.save()
-    except IntegrityError:
-        raise Conflict(f"There is a user {username} already.") from None
-    audit_record(by, "user.create", kind="user", object_id=username, after={"role": role})
-    return user, password
+def is_generated(password: str) -> bool:
+    """Whether a password is one of ours, by its shape: the console asks for another one, whoever handed it out."""
+    groups = password.split("-")
+    return len(groups) == 4 and all(len(group) == 5 and set(group) <= set(GENERATED_FROM) for group in groups)
 
 
-def _check_name(user: User) -> None:
-    try:
-        User.username_validator(user.username)
-        user._meta.get_field("username").clean(user.username, user)
-    except ValidationError as exc:
-        raise Invalid("The username is not valid.", errors=[FieldError("username", m.rstrip(".").lower()) for m in exc.messages]) from None  # fmt: skip
+def password_hash(*, password: str, user: User, field: str = "password") -> str:
+    """The hash of a password that is good enough for the user; raises `Invalid` naming `field`.
 
-
-def _check_password(password: str, user: User) -> None:
+    Slow on purpose, so it is made before a transaction: its write lock must not wait for it.
+    """
     try:
         validate_password(password, user)
     except ValidationError as exc:
-        raise Invalid("The password is not good enough.", errors=[FieldError("password", m) for m in exc.messages]) from None  # fmt: skip
+        raise Invalid("The password is not good enough.", errors=[FieldError(field, m) for m in exc.messages]) from None
+    return make_password(password)
+
+
+def user_create(*, username: str, role: str, password: str = "", by: Actor | None = None) -> tuple[User, str]:
+    """Makes a user and returns it with its password, generated when none is given; `Conflict` when the name is taken."""
+    password = password or random_password()
+    user = user_draft(username=username, role=role, password=password)
+    user_insert(user=user, by=by)
+    return user, password
+
+
+def user_draft(*, username: str, role: str, password: str) -> User:
+    """A checked user that is not stored yet; raises `Invalid` naming what is wrong with the name or the password."""
+    user = User(username=username, role=role)
+    try:
+        User.username_validator(username)
+        user._meta.get_field("username").clean(username, user)
+    except ValidationError as exc:
+        errors = [FieldError("username", m.rstrip(".").lower()) for m in exc.messages]
+        raise Invalid("The username is not valid.", errors=errors) from None
+    user.password = password_hash(password=password, user=user)
+    return user
 
 
 @transaction.atomic
+def user_insert(*, user: User, by: Actor | None = None) -> None:
+    """Stores a draft; `Conflict` when the name is taken."""
+    try:
+        with transaction.atomic():
+            user.save(force_insert=True)
+    except IntegrityError:
+        errors = [FieldError("username", "is taken")]
+        raise Conflict(f"There is a user {user.username} already.", errors=errors) from None
+    audit_record(by, "user.create", kind="user", object_id=user.username, after={"role": user.role})
+
+
 def user_reset_password(*, user: User, password: str = "", by: Actor | None = None) -> str:
     """Sets a new password, generated when none is given, and ends every sign-in and token of the user."""
     password = password or random_password()
-    _check_password(password, user)
-    user.set_password(password)  # ends cookie sessions too: their hash is made from it
-    user.save(update_fields=["password"])
-    Token.objects.filter(user=user).delete()
-    audit_record(by, "user.reset_password", kind="user", object_id=user.username)
+    user_store_reset(user=user, hashed=password_hash(password=password, user=user), by=by)
     return password
 
 
 @transaction.atomic
-def user_change_password(*, user: User, old: str, new: str, by: Actor) -> None:
-    """Changes one's own password; the old one must be right. Tokens stay."""
+def user_store_reset(*, user: User, hashed: str, by: Actor | None = None) -> None:
+    """Stores the hash of a new password, which ends cookie sessions too: theirs is made from it."""
+    user.password = hashed
+    user.save(update_fields=["password"])
+    Token.objects.filter(user=user).delete()
+    audit_record(by, "user.reset_password", kind="user", object_id=user.username)
+
+
+def check_old_password(*, user: User, old: str) -> None:
+    """Raises `Invalid` unless `old` is the user's password. Takes its time: it hashes."""
     if not user.check_password(old):
         raise Invalid("The old password is wrong.", errors=[FieldError("old", "is wrong")])
-    try:
-        validate_password(new, user)
-    except ValidationError as exc:
-        raise Invalid("The new password is not good enough.", errors=[FieldError("new", m) for m in exc.messages]) from None  # fmt: skip
-    user.set_password(new)
+
+
+@transaction.atomic
+def user_change_password(*, user: User, hashed: str, by: Actor) -> None:
+    """Stores the hash of one's own new password, once the old one was checked. Tokens stay."""
+    user.password = hashed
     user.save(update_fields=["password"])
     audit_record(by, "user.change_password", kind="user", object_id=user.username)
-    forget_initial_password(user)
+    transaction.on_commit(lambda: forget_initial_password(user))
 
 
 @transaction.atomic
@@ -130,22 +155,34 @@ def token_create(
 @transaction.atomic
 def token_revoke(*, token: Token, by: Actor | None = None) -> None:
     """Deletes a token; its sockets notice within a second."""
-    audit_record(by, "token.revoke", kind="token", object_id=str(token.uuid), before={"name": token.name})
+    before = {"user": token.user.username, "name": token.name, "scope": token.scope}
+    audit_record(by, "token.revoke", kind="token", object_id=str(token.uuid), before=before)
     token.delete()
 
 
-def login(*, username: str, password: str, address: str, request_id: str) -> tuple[Token, str]:
-    """Buys a token with a password; `BadCredentials` says the same for every reason."""
+def signed_in(*, username: str, password: str) -> User:
+    """The user behind a name and a password; `BadCredentials` says the same for every reason. Takes its time: it hashes."""
     user = authenticate(username=username, password=password)
     if not isinstance(user, User):
         raise BadCredentials
-    scope = {Role.ADMIN.value: Scope.ADMIN, Role.VIEWER.value: Scope.WRITE}.get(user.role, Scope.WRITE)
+    return user
+
+
+@transaction.atomic
+def login(*, user: User, by: Actor) -> tuple[Token, str]:
+    """Gives a user whose password was right a token of their role's scope, and notes when and from where."""
+    scope = Scope.ADMIN if user.is_admin else Scope.WRITE
     name = f"login {timezone.now():%Y-%m-%d %H:%M}"
-    by = Actor(user, address, request_id)
     token, value = token_create(user=user, name=name, scope=scope, expires_in_s=settings.PRIMER_TOKEN_TTL_S, by=by)
-    User.objects.filter(pk=user.pk).update(last_login=timezone.now())
-    forget_initial_password(user)
+    User.objects.filter(pk=user.pk).update(last_login=timezone.now(), last_login_address=by.address)
+    transaction.on_commit(lambda: forget_initial_password(user))
     return token, value
+
+
+def prune_idempotency() -> int:
+    """Removes the keys of all users whose day is over, with the answers kept under them, and returns how many."""
+    removed, _ = IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
+    return removed
 
 
 def forget_initial_password(user: User) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.http import JsonResponse
+from django.utils import timezone
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
 from rest_framework.views import APIView
 
 from accounts import idempotency
 from accounts.models import AuditEntry, IdempotencyKey, User
-from accounts.services import user_create
+from accounts.services import prune_idempotency, user_create
 from primer_site.errors import Conflict, PrimerError
 
 pytestmark = pytest.mark.django_db
@@ -90,8 +94,46 @@ def test_a_request_that_still_works_is_not_done_a_second_time(alice: User) -> No
 
 def test_the_stored_hash_cannot_be_recomputed_from_a_guessed_body(alice: User) -> None:
     import hashlib
-    import json
 
     idempotency.once(request(body={"password": "hunter22"}), alice, lambda: made(alice), prepare=lambda: None)
     plain = json.dumps({"password": "hunter22"}, sort_keys=True).encode()
     assert IdempotencyKey.objects.get().body_hash != hashlib.sha256(plain).hexdigest()
+
+
+def test_a_key_whose_answer_was_never_made_is_free_again_also_where_none_would_be_kept(alice: User) -> None:
+    """A login whose server died before it made the token: the repeat is the first one, and no 409."""
+    idempotency.begin(request(), alice, storable=False)
+    IdempotencyKey.objects.update(holder="of-a-dead-process")
+    assert idempotency.once(request(), alice, lambda: made(alice), storable=False).status_code == 201
+    with pytest.raises(Conflict, match="secret"):
+        idempotency.once(request(), alice, lambda: made(alice), storable=False)
+    assert things() == 1
+
+
+def test_work_outside_a_transaction_leaves_what_it_did_when_it_fails(alice: User) -> None:
+    """What an engine did cannot be undone, so its trace in the database stays as well."""
+
+    def fails() -> Response:
+        made(alice)
+        raise PrimerError
+
+    with pytest.raises(PrimerError):
+        idempotency.once(request(), alice, fails, outside=True)
+    assert (things(), IdempotencyKey.objects.count()) == (1, 0)
+
+
+def test_keys_are_pruned_when_their_day_is_over_and_not_before(alice: User) -> None:
+    for key in ("old", "young"):
+        idempotency.once(request(key), alice, lambda: made(alice))
+    for key, age_h in (("old", 25), ("young", 23)):
+        IdempotencyKey.objects.filter(key=key).update(created_at=timezone.now() - timedelta(hours=age_h))
+    assert prune_idempotency() == 1
+    assert list(IdempotencyKey.objects.values_list("key", flat=True)) == ["young"]
+    assert prune_idempotency() == 0
+
+
+def test_an_answer_with_a_name_that_is_not_utf8_is_repeated(alice: User) -> None:
+    body = {"path": "caf\udce9"}
+    idempotency.once(request(), alice, lambda: JsonResponse(body, status=201))
+    again = idempotency.once(request(), alice, lambda: JsonResponse({}), prepare=lambda: None)
+    assert (again.status_code, json.loads(again.content)) == (201, body)
