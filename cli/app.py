@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # each costs milliseconds that `--help` does not need
     from cli.client import Client
     from cli.config import ConfigFile, Settings
 
-PLAIN = ("json", "yaml", "name", "wide", "table")
+PLAIN = ("json", "yaml", "name", "wide", "table", "jsonpath=…")
 
 
 @dataclass
@@ -83,6 +83,13 @@ class App:
         self._clients.append(client)
         return client
 
+    def afterwards(self) -> None:
+        """Once a day, and for people only: whether this program and the server belong together."""
+        if "client" in self.__dict__ and self.console.err_tty and not self.quiet and self.client.token:
+            from cli.versions import known_version
+
+            known_version(self)
+
     def close(self) -> None:
         """Closes the connections of this call."""
         for client in self._clients:
@@ -106,6 +113,11 @@ class App:
         value = self.settings.output
         if not value.text or value.text == default:
             return default
+        if value.text.startswith("jsonpath=") and PLAIN[-1] in allowed:
+            from cli import jsonpath
+
+            jsonpath.parse(value.text.removeprefix(jsonpath.PREFIX))  # refused before anything is sent
+            return value.text
         if value.text not in allowed:
             if value.source == "--output":
                 close = nearest(value.text, allowed)
@@ -138,7 +150,8 @@ class App:
         """The reference with a cut id completed; more than one match is an error, never a guess."""
         if not ref.kind.prefix or len(ref.id) == len(ref.kind.prefix) + 16:
             return ref
-        ids = [str(item.get("id")) for item in self.client.pages(f"/v1/{ref.kind.plural}")]
+        # The server looks into more than ids, so that its answer is narrowed here once more.
+        ids = [str(item.get("id")) for item in self.client.pages(f"/v1/{ref.kind.plural}", q=ref.id)]
         found = [name for name in ids if name.startswith(ref.id)]
         if not found:
             raise CliError(f"{ref.kind.name} {ref.id} not found", exit=Exit.NOT_FOUND, code="not_found")

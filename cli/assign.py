@@ -9,7 +9,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from cli.errors import UsageError
-from cli.kinds import Kind
+from cli.kinds import BY_NAME, Kind, ref_of
 from cli.schema import KINDS as SCHEMAS
 from cli.schema import Schema, child, properties
 from cli.text import nearest
@@ -32,9 +32,9 @@ def build(
     spec: dict[str, Any] = {}
     for flag, given in (("--set", plain), ("--set-string", strings), ("--set-json", jsons), ("--set-file", files)):
         for text in given:
-            steps, value = _split(flag, text)
+            steps, value = split_assignment(flag, text)
             schema = _schema_at(kind, steps, spec, flag)
-            _put(spec, steps, _value(flag, value, schema, text), text)
+            put_path(spec, steps, _value(flag, value, schema, text), text)
     findings = list(check(SCHEMAS[kind.name], spec))
     if findings:
         hint = next((f.hint for f in findings if f.hint), "")
@@ -43,7 +43,8 @@ def build(
     return spec
 
 
-def _split(flag: str, text: str) -> tuple[list[str | int], str]:
+def split_assignment(flag: str, text: str) -> tuple[list[str | int], str]:
+    """`a.b[0]=x` as its steps and the text behind the sign; raises UsageError naming the flag."""
     position, steps = 0, list[str | int]()
     while position < len(text) and text[position] != "=":
         match = _STEP.match(text, position)
@@ -90,6 +91,8 @@ def _value(flag: str, text: str, schema: Schema, given: str) -> Any:
             return FilePath(text[1:]).read_bytes().decode("utf-8")
         except (OSError, UnicodeDecodeError) as exc:
             raise UsageError(f"{text[1:]}: cannot be read as UTF-8 text") from exc
+    if "x-ref" in schema and "/" in text:  # what a command printed: workspace/ws-…
+        return ref_of(BY_NAME[schema["x-ref"]], text).id
     if schema.get("type") == "string":
         return text
     if schema.get("type") in ("array", "object"):
@@ -105,7 +108,8 @@ def _flow(text: str, given: str) -> Any:
     return trees[0].value if trees else None
 
 
-def _put(spec: dict[str, Any], steps: list[str | int], value: Any, text: str) -> None:
+def put_path(spec: dict[str, Any], steps: list[str | int], value: Any, text: str) -> None:
+    """Sets one value, making what lies on the way; raises UsageError where something else is in the way."""
     place: Any = spec
     for step, following in zip(steps, [*steps[1:], None], strict=True):
         fresh: Any = value if following is None else [] if isinstance(following, int) or following == APPEND else {}

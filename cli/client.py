@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
+from cli.causes import BAD_CA, HINTS, pause_before, reason
 from cli.config import is_loopback
 from cli.errors import ApiError, CliError, Exit, Unreachable, UsageError
+from cli.masking import masked_body
 
 if TYPE_CHECKING:
     import requests
@@ -21,11 +22,7 @@ MAX_JSON = 64 * 1024 * 1024
 PAGE = 100
 _RETRIES = 3
 _RETRY_STATUS = (429, 502, 503, 504)
-_LONGEST_PAUSE_S = 10.0
 _REDIRECTS = 5
-_SECRET_KEYS = re.compile(
-    r'("[^"]*(?:token|password|secret|api_key|kubeconfig|"key)[^"]*"\s*:\s*)"(?:[^"\\]|\\.)*"', re.I
-)
 _SECRET_HEADERS = ("authorization", "cookie", "set-cookie", "idempotency-key")
 
 
@@ -146,12 +143,13 @@ class Client:
         body: Any = None,
         headers: Mapping[str, str] | None = None,
         silence_s: float | None = None,
+        retry: bool = True,
     ) -> requests.Response:
         """A response to read piece by piece; the caller closes it. Problems raise as in `call`.
 
         `silence_s` is the longest wait between two pieces, in place of the limit of the whole call.
         """
-        response = self.send(method, path, params=params, body=body, headers=headers, silence_s=silence_s)
+        response = self.send(method, path, params=params, body=body, headers=headers, silence_s=silence_s, retry=retry)
         if response.status_code >= 400:
             with response:
                 raw = self._read(response, time.monotonic() + self.timeout_s)
@@ -184,16 +182,19 @@ class Client:
                     method, path, params=params or {}, body=body, headers=dict(headers or {}), silence_s=silence_s
                 )
             except (requests.ConnectionError, requests.Timeout) as exc:
-                if last or isinstance(exc, requests.exceptions.SSLError):
+                # A server that took the request and is silent has had its time; a certificate does not get better.
+                if last or isinstance(exc, requests.ReadTimeout | requests.exceptions.SSLError):
                     raise self._no_answer(exc) from exc
-                self.sleep(_pause(attempt, ""))
+                self.sleep(pause_before(attempt, ""))
                 continue
             except requests.RequestException as exc:
                 raise self._no_answer(exc) from exc
+            except ValueError as exc:  # requests reads a Location also where it is not to follow it
+                raise not_primer("it redirects to what is no address") from exc
             if response.status_code not in _RETRY_STATUS or last:
                 return response
             response.close()
-            self.sleep(_pause(attempt, response.headers.get("Retry-After", "")))
+            self.sleep(pause_before(attempt, response.headers.get("Retry-After", "")))
         raise AssertionError("the last attempt returns or raises")
 
     def _once(
@@ -213,16 +214,25 @@ class Client:
             response = self._exchange(method, url, params=given, data=data, headers=headers, silence_s=silence_s)
             if response.status_code not in (301, 302, 303, 307, 308):
                 return response
-            target = urljoin(response.url or url, response.headers.get("Location", ""))
             response.close()
-            if method != "GET" or _origin(target) != _origin(self.server):
-                raise Unreachable(
-                    f"{_origin(self.server)} redirects to {_origin(target)}; nothing was sent there",
-                    hint=f"if that is your server: --server {_origin(target)}",
-                    code="redirect",
-                )
+            target = self._redirected(method, response.url or url, response.headers.get("Location", ""))
             url, given = target, None
         raise not_primer("it redirects in circles")
+
+    def _redirected(self, method: str, url: str, location: str) -> str:
+        """Where a redirect leads, as long as it is a GET that stays on our server."""
+        try:
+            target = urljoin(url, location)
+            origin = _origin(target)
+        except ValueError as exc:
+            raise not_primer("it redirects to what is no address") from exc
+        if method != "GET" or origin != _origin(self.server):
+            raise Unreachable(
+                f"{_origin(self.server)} redirects to {origin}; nothing was sent there",
+                hint=f"if that is your server: --server {origin}",
+                code="redirect",
+            )
+        return target
 
     def _exchange(
         self,
@@ -230,7 +240,7 @@ class Client:
         url: str,
         *,
         params: Mapping[str, Any] | None,
-        data: bytes | None,
+        data: Any,
         headers: dict[str, str],
         silence_s: float | None,
     ) -> requests.Response:
@@ -258,7 +268,7 @@ class Client:
                     hidden = name.lower() in _SECRET_HEADERS
                     self.trace(f"{mark} {name}: {'****' if hidden and value != '-' else value}")
             if data:
-                self.trace(f"> {masked_body(data)}")
+                self.trace(f"> {masked_body(data) if isinstance(data, bytes) else f'({len(data)} bytes)'}")
         return response
 
     @property
@@ -333,51 +343,25 @@ class Client:
         )
 
     def _no_answer(self, exc: Exception) -> CliError:
-        if isinstance(exc, OSError) and "CA certificate" in str(exc):
-            return UsageError(f"the CA file cannot be read: {self.verify}")
-        hint = ""
-        if is_loopback(self.server):
+        if isinstance(exc, OSError) and any(mark in str(exc) for mark in BAD_CA):
+            return UsageError(f"the CA file holds no certificate in PEM: {self.verify}")
+        why = reason(exc)
+        hint = HINTS.get(why, "")
+        if not hint and is_loopback(self.server):
             hint = "start it with: primer up"
-        elif "CERTIFICATE_VERIFY_FAILED" in repr(exc):
-            hint = "give its CA with --ca-file PATH"
-        return Unreachable(f"cannot reach {self.server}: {reason(exc)}", hint=hint)
+        return Unreachable(f"cannot reach {self.server}: {why}", hint=hint)
 
 
 def new_key() -> str:
     return os.urandom(16).hex()
 
 
-def reason(exc: BaseException) -> str:
-    """A few words for why a connection failed; the libraries' own texts hold object addresses."""
-    text = repr(exc)
-    for mark, words in (
-        ("Connection refused", "connection refused"),
-        ("Name or service not known", "no such host"),
-        ("NameResolutionError", "no such host"),
-        ("nodename nor servname", "no such host"),
-        ("CERTIFICATE_VERIFY_FAILED", "its certificate is not trusted"),
-        ("SSL", "TLS failed"),
-        ("imed out", "no answer in time"),
-        ("Timeout", "no answer in time"),
-        ("No route to host", "no route to host"),
-        ("Network is unreachable", "network is unreachable"),
-        ("ProxyError", "the proxy does not answer"),
-    ):
-        if mark in text:
-            return words
-    return "the connection broke"
-
-
-def masked_body(raw: bytes) -> str:
-    """A body for `-vv`: secret fields masked, at most 4 KiB."""
-    if not raw.lstrip().startswith((b"{", b"[")):
-        return f"({len(raw)} bytes)"
-    return _SECRET_KEYS.sub(r'\1"****"', raw.decode("utf-8", "replace"))[:4096]
-
-
-def _encoded(body: Any, headers: dict[str, str]) -> tuple[bytes | None, dict[str, str]]:
+def _encoded(body: Any, headers: dict[str, str]) -> tuple[Any, dict[str, str]]:
     if body is None:
         return None, headers
+    if hasattr(body, "rewind"):  # a file: from its start for each attempt
+        body.rewind()
+        return body, {"Content-Type": "application/octet-stream", **headers}
     if isinstance(body, bytes):
         return body, {"Content-Type": "application/octet-stream", **headers}
     return json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
@@ -386,13 +370,3 @@ def _encoded(body: Any, headers: dict[str, str]) -> tuple[bytes | None, dict[str
 def _origin(url: str) -> str:
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc}"
-
-
-def _pause(attempt: int, retry_after: str) -> float:
-    """Seconds before the next try: what the server asks for, within reason, else 0.2, 0.4, 0.8 with jitter."""
-    if retry_after.isdigit():
-        return min(float(retry_after), _LONGEST_PAUSE_S)
-    import random
-
-    jitter = random.uniform(0.75, 1.25)  # noqa: S311 - not a secret
-    return float(0.2 * 2**attempt * jitter)

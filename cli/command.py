@@ -16,7 +16,10 @@ GLOBAL_FLAGS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
     (("--token",), {"metavar": "T", "help": "The token; others can see it in the process list. [env: PRIMECTL_TOKEN]"}),
     (("--ca-file",), {"metavar": "PATH", "help": "The CA that signed the server. [env: PRIMECTL_CA_FILE]"}),
     (("--insecure-skip-tls-verify",), {"is_flag": True, "default": None, "help": "Do not check the certificate."}),
-    (("-o", "--output"), {"metavar": "FORMAT", "help": "table, wide, json, yaml, name. [env: PRIMECTL_OUTPUT]"}),
+    (
+        ("-o", "--output"),
+        {"metavar": "FORMAT", "help": "table, wide, json, yaml, name, jsonpath=… [env: PRIMECTL_OUTPUT]"},
+    ),
     (("-r", "--raw-output"), {"is_flag": True, "default": None, "help": "With -o yaml: the bare object."}),
     (("-q", "--quiet"), {"is_flag": True, "default": None, "help": "Ids only; silence on other success."}),
     (("-v", "--verbose"), {"count": True, "help": "Show each call; -vv: with headers and bodies."}),
@@ -59,7 +62,7 @@ class _Helpful(click.Command):
 
 def _show_help(ctx: click.Context, param: click.Parameter, value: bool) -> None:
     if value and not ctx.resilient_parsing:
-        ctx.obj.console.text(ctx.get_help() + "\n")
+        ctx.obj.console.help(ctx.get_help() + "\n")
         ctx.exit()
 
 
@@ -108,7 +111,12 @@ class Group(_Helpful, click.Group):
         """Without an action: the help, and that is no error."""
         ctx = click.get_current_context()
         if ctx.invoked_subcommand is None:
-            ctx.obj.console.text(ctx.get_help() + "\n")
+            formatter = ctx.make_formatter()
+            self.format_usage(ctx, formatter)
+            self.format_help_text(ctx, formatter)
+            self.format_commands(ctx, formatter)
+            self.format_epilog(ctx, formatter)
+            ctx.obj.console.help(formatter.getvalue())
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*self.lazy, *self.commands]

@@ -44,7 +44,7 @@ class ConfigFile:
             found = path.lstat()
         except (FileNotFoundError, NotADirectoryError):
             return cls(path)
-        config = cls(path, warnings=_mode_warnings(path, found))
+        config = cls(path, warnings=[*_mode_warnings(path, found), *_directory_warnings(path, env)])
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as exc:
@@ -230,6 +230,19 @@ def _mode_warnings(path: Path, found: os.stat_result) -> list[str]:
     if found.st_mode & 0o077:
         warnings.append(f"{path} can be read by others (mode {found.st_mode & 0o777:04o}): chmod 600 {path}")
     return warnings
+
+
+def _directory_warnings(path: Path, env: Mapping[str, str]) -> list[str]:
+    """Whoever writes in the directory can put another file there. Our own is private; one that was named may be shared."""
+    try:
+        mode = path.parent.stat().st_mode
+    except OSError:
+        return []
+    mask = 0o022 if env.get("PRIMECTL_CONFIG") else 0o077
+    if not mode & mask or mode & stat.S_ISVTX:
+        return []
+    word = "written" if mask == 0o022 else "opened"
+    return [f"{path.parent} can be {word} by others (mode {mode & 0o777:04o}): chmod 700 {path.parent}"]
 
 
 def _reason(exc: Exception) -> str:

@@ -120,9 +120,13 @@ class Execution:
         kept = self.sink = Kept()
         self.offset, self.lost = dict.fromkeys(_STREAMS, 0), dict.fromkeys(_STREAMS, 0)
         for stream in _STREAMS:
-            while self._page(stream):
-                pass
+            self.page_all(stream)
         return kept
+
+    def page_all(self, stream: str) -> None:
+        """Gives the sink all that is kept of a stream from its offset on."""
+        while self._page(stream):
+            pass
 
     def cancel(self) -> None:
         """Ends the program and shows what it still printed; a second Ctrl-C leaves at once."""

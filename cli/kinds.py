@@ -36,7 +36,7 @@ SESSION = Kind("session", "sessions", "se", prefix="sess-")
 KINDS = (LLM_PROVIDER, PROVIDER, TEMPLATE, AGENT, WORKSPACE, SESSION)
 BY_NAME = {kind.name: kind for kind in KINDS}
 _BY_WORD = {word: kind for kind in KINDS for word in kind.words}
-_OWN_KIND = re.compile(r"(ws-|sess-)[0-9a-f]*$")
+_OWN_KIND = re.compile(r"(ws-|sess-)[0-9a-f]*(…|\.\.\.)?$")
 SERVER_ID = re.compile(r"(ws|sess)-[0-9a-f]{16}")
 
 
@@ -68,6 +68,7 @@ def ref_of(kind: Kind, text: str) -> Ref:
         if kind_named(head) is not kind:
             raise UsageError(f'"{text}" is not a {kind.name}: two kinds in one command')
         text = tail
+    text = text.removesuffix("…").removesuffix("...")  # as tables cut them
     if not text:
         raise UsageError(f"{kind.name}: an id is missing", hint=f"list them with: primectl get {kind.plural}")
     if kind.prefix:

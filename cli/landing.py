@@ -9,22 +9,30 @@ from __future__ import annotations
 import os
 import secrets
 import stat
-import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from itertools import chain, islice
 
+from cli import tarstream
 from cli.errors import CliError, UsageError
 from cli.output import inert
 
 MAX_BYTES = 1024**3
 MAX_FILES = 100_000
-UNREADABLE = "unreadable"  # the kind of a directory that cannot be listed
-_PIECE = 256 * 1024
+_NAME_BYTES = 255
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_MODE, _PROGRAM_MODE = 0o644, 0o755
+# What the server says of its archive: links and the like were never meant to arrive, the others were.
+_SPECIAL = {"symlink": "a link", "other": "not a regular file"}
+_LOST = {
+    "unreadable": "not readable",
+    "vanished": "went away meanwhile",
+    "moved": "was moved away meanwhile",
+    "too_long": "its path is too long",
+    "shrunk": "became shorter while it was read",
+}
+_WORTHLESS = ("shrunk", "failed")  # such a file is in the archive, filled up
 
 
 @dataclass
@@ -43,6 +51,8 @@ class Landing:
     arrived: int = 0
     skipped: list[str] = field(default_factory=list)
     lost: int = 0
+    placed: set[str] = field(default_factory=set)
+    note: str = ""
 
     def count(self, size: int) -> None:
         self.written += size
@@ -124,46 +134,28 @@ def _write(directory: int, name: str, pieces: Iterable[bytes], *, mode: int, lan
     return total
 
 
-class Unreadable(Exception):
-    """One entry cannot be read where it lies; the text says why. The others can."""
-
-
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One entry of a tree that comes from elsewhere; `kind` is file, dir, or a word for what is not written.
-
-    `shown` is what people know it by, when that is more than its name below the target.
-    """
+    """One entry of a tree that comes from elsewhere; `kind` is file, dir, or a word for what is not written."""
 
     name: str
     kind: str
     pieces: Callable[[], Iterable[bytes]]
     program: bool = False
-    shown: str = ""
 
 
-def members_of(archive: tarfile.TarFile) -> Iterator[Member]:
-    """The entries of a tar stream, in order."""
-    for info in archive:
-        kind = (
-            "link" if info.islnk() or info.issym() else "file" if info.isreg() else "dir" if info.isdir() else "special"
-        )
-        yield Member(info.name, kind, partial(_content, archive, info), bool(info.mode & 0o100))
+def members_of(pieces: Iterator[bytes], landing: Landing) -> Iterator[Member]:
+    """The entries of a tar stream, in order; the note in its last one goes to `landing`."""
+    for found in tarstream.members(tarstream.Reader(pieces), landing.count):
+        if found.note and found.kind == "dir" and not found.name.strip("./"):
+            landing.note = found.note
+        else:
+            yield Member(found.name, found.kind, found.pieces, bool(found.mode & 0o100))
 
 
-def _content(archive: tarfile.TarFile, info: tarfile.TarInfo) -> Iterator[bytes]:
-    source = archive.extractfile(info)
-    while source is not None and (piece := source.read(_PIECE)):
-        yield piece
-
-
-def extract(source: Any, target: str, landing: Landing) -> None:
-    """Unpacks a tar stream below `target`; `source` has `read(n)`. A broken archive is a CliError."""
-    try:
-        with tarfile.open(fileobj=source, mode="r|") as archive:
-            place(members_of(archive), target, landing)
-    except tarfile.TarError as exc:
-        raise CliError(f"the archive is broken: {exc}") from exc
+def extract(pieces: Iterator[bytes], target: str, landing: Landing) -> None:
+    """Unpacks a tar stream below `target`. A broken archive is a CliError; what is whole by then stays."""
+    place(members_of(pieces, landing), target, landing)
 
 
 def place(members: Iterable[Member], target: str, landing: Landing) -> None:
@@ -171,25 +163,46 @@ def place(members: Iterable[Member], target: str, landing: Landing) -> None:
 
     Raises CliError when a limit is passed; what was whole stays.
     """
+    members = iter(members)
+    begin = list(islice(members, 1))  # what is no archive makes no directory either
     try:
         os.makedirs(target, exist_ok=True)
         base = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as exc:
         raise CliError(f"{target}: {_why(exc)}") from exc
     try:
-        for member in members:
+        for member in chain(begin, members):
             landing.member()
             _place_one(base, member, landing)
+        _heed(base, landing)
     finally:
         os.close(base)
 
 
+def _heed(base: int, landing: Landing) -> None:
+    """What the server left out or could not read whole, as if it had been met here; a half-read file is removed."""
+    named, count = tarstream.left_out(landing.note)
+    for item in named:
+        path, why = str(item.get("path")), str(item.get("why"))
+        if why == "changed":
+            landing.skipped.append(f"changed {path}: it was written to while it was read")
+        else:
+            landing.skipped.append(f"skipped {path}: {_SPECIAL.get(why) or _LOST.get(why) or 'cannot be read'}")
+        landing.lost += why not in _SPECIAL
+        if why in _WORTHLESS and path in landing.placed:  # never one that was here before
+            landing.arrived -= 1
+            with suppress(OSError), _below(base, path.split("/")[:-1]) as directory:
+                os.unlink(path.rpartition("/")[2], dir_fd=directory)
+    if count > len(named):
+        landing.skipped.append(f"skipped {count - len(named)} more")
+        landing.lost += count - len(named)
+
+
 def _place_one(base: int, member: Member, landing: Landing) -> None:
     reason, parts = vetted(member)
-    shown = member.shown or member.name
+    shown = member.name
     if reason:
         landing.skipped.append(f"skipped {shown}: {reason}")
-        landing.lost += member.kind == UNREADABLE
         return
     try:
         if member.kind == "dir":
@@ -201,8 +214,9 @@ def _place_one(base: int, member: Member, landing: Landing) -> None:
             mode = _PROGRAM_MODE if member.program else _FILE_MODE
             _write(directory, parts[-1], member.pieces(), mode=mode, landing=landing, shown=shown)
             landing.arrived += 1
-    except (OSError, UsageError, Unreadable) as exc:
-        why = exc.lines[0] if isinstance(exc, UsageError) else _why(exc) if isinstance(exc, OSError) else str(exc)
+            landing.placed.add("/".join(parts))
+    except (OSError, UsageError) as exc:
+        why = exc.lines[0] if isinstance(exc, UsageError) else _why(exc)
         landing.skipped.append(f"skipped {shown}: {why}")
         landing.lost += 1
 
@@ -211,8 +225,6 @@ def vetted(member: Member) -> tuple[str, list[str]]:
     """Why an entry is not written (empty: it is), and the parts of its path below the target."""
     if member.kind in ("link", "symlink"):
         return "a link", []
-    if member.kind == UNREADABLE:
-        return "not readable", []
     if member.kind not in ("file", "dir"):
         return "not a regular file", []
     parts = [part for part in member.name.split("/") if part not in ("", ".")]
@@ -222,6 +234,8 @@ def vetted(member: Member) -> tuple[str, list[str]]:
         return "its path is not portable", []
     if inert(member.name, lines=False) != member.name:
         return "its name holds control characters", []
+    if any(len(part.encode()) > _NAME_BYTES for part in parts):
+        return "its name is too long", []
     if not parts and member.kind == "file":
         return "it has no name", []
     return "", parts
@@ -249,22 +263,3 @@ def _is_drive(name: str) -> bool:
 
 def _why(exc: OSError) -> str:
     return (exc.strerror or "cannot be written").lower()
-
-
-class Reader:
-    """`read(n)` over the pieces of a response, as tarfile wants it."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-        self._held = b""
-
-    def read(self, count: int = -1) -> bytes:
-        while count < 0 or len(self._held) < count:
-            piece = next(self._pieces, None)
-            if piece is None:
-                break
-            self._held += piece
-        if count < 0:
-            count = len(self._held)
-        data, self._held = self._held[:count], self._held[count:]
-        return data

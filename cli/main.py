@@ -22,19 +22,28 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name: (where, the line in the help);
     "get": (f"{_C}.get:get", "List objects, or show some of them."),
     "describe": (f"{_C}.describe:describe", "Show one object with what belongs to it and what to do next."),
     "create": (f"{_C}.create:create", "Create objects from files, or one from --set."),
-    "apply": (f"{_C}.create:apply", "Make objects be as the files say."),
+    "apply": (f"{_C}.apply:apply", "Make objects be as the files say."),
+    "diff": (f"{_C}.diff:diff", "Show what apply would change."),
+    "edit": (f"{_C}.edit:edit", "Change an object in an editor."),
     "delete": (f"{_C}.delete:delete", "Delete objects and wait until they are gone."),
     "wait": (f"{_C}.wait:wait", "Wait until objects are in a state."),
     "session": (f"{_C}.session:session", "Run agents in workspaces, follow and cancel them."),
     "workspace": (f"{_C}.workspace:workspace", "Execute, move files, start, stop and verify workspaces."),
+    "cp": (f"{_C}.cp:cp", "Copy files and directories to and from a workspace."),
     "provider": (f"{_C}.checks:provider", "Check workspace providers."),
     "template": (f"{_C}.checks:template", "Check workspace templates."),
     "llm-provider": (f"{_C}.checks:llm_provider", "Test LLM providers."),
+    "mcp": (f"{_C}.mcp:mcp", "Give MCP clients a sandbox of this server."),
+    "explain": (f"{_C}.explain:explain", "Explain the fields of a kind."),
+    "api-resources": (f"{_C}.explain:api_resources", "List the kinds and what can be done with them."),
     "login": (f"{_C}.login:login", "Sign in to a server and remember it as a context."),
     "logout": (f"{_C}.login:logout", "End this context's token and forget it."),
     "whoami": (f"{_C}.login:whoami", "Show who the server takes you for."),
     "context": (f"{_C}.context:context", "List, choose, rename and delete contexts."),
     "config": (f"{_C}.context:config", "Show the settings in force and where they come from."),
+    "token": (f"{_C}.token:token", "Create, list and revoke tokens."),
+    "audit": (f"{_C}.audit:audit", "Show who changed what (admins)."),
+    "api": (f"{_C}.rawcall:api", "Call any route of the API."),
     "doctor": (f"{_C}.doctor:doctor", "Check what primectl needs: configuration, server, token, sandboxes."),
     "completion": (f"{_C}.misc:completion", "Print or install shell completion."),
     "version": (f"{_C}.misc:version", "Show the versions of client and server."),
@@ -68,6 +77,7 @@ def run(argv: Sequence[str], console: Console, **app_settings: Any) -> int:
         # Not root.main: it writes to stderr at Ctrl-C and ends the process on a closed pipe.
         with root.make_context("primectl", list(argv), obj=app) as context:
             root.invoke(context)
+            app.afterwards()
         return int(Exit.OK)
     except Done as done:
         return done.code

@@ -139,12 +139,13 @@ class Console:
         return "…" if self.unicode else "..."
 
     def colours(self, tty: bool) -> bool:
-        """Whether colour may reach a stream: `--color`, then NO_COLOR, TERM=dumb, CLICOLOR_FORCE, then the stream."""
+        """Whether colour may reach a stream: `--color`, NO_COLOR, CLICOLOR_FORCE, TERM=dumb, then the stream."""
         if self.colour_wish != "auto":
             return self.colour_wish == "always"
-        if self.env.get("NO_COLOR") or self.env.get("TERM") == "dumb":
+        forced = self.env.get("CLICOLOR_FORCE", "0") not in ("", "0")
+        if self.env.get("NO_COLOR") or (self.env.get("TERM") == "dumb" and not forced):
             return False
-        return tty or bool(self.env.get("CLICOLOR_FORCE"))
+        return tty or forced
 
     def write(self, data: bytes) -> None:
         """Bytes to stdout as they are, at once; raises ClosedPipe when nobody reads."""
@@ -157,6 +158,11 @@ class Console:
             raise ClosedPipe from exc
         self.at_line_start = data.endswith(b"\n")
 
+    def fresh_line(self) -> None:
+        """On a terminal both streams share the screen: what follows does not continue an unfinished line."""
+        if self.out_tty and not self.at_line_start:
+            self.write(b"\n")
+
     def line(self, text: str = "") -> None:
         """One line of the result, from text that may be hostile."""
         self.write(encoded(inert(text, lines=False)) + b"\n")
@@ -164,6 +170,10 @@ class Console:
     def text(self, text: str) -> None:
         """A block of the result: made inert for a terminal, untouched for a pipe."""
         self.write(encoded(inert(text) if self.out_tty else text))
+
+    def help(self, text: str) -> None:
+        """Our own words; where the locale promises no UTF-8, their ornaments are ASCII."""
+        self.text(text if self.unicode else text.replace("…", "...").replace("·", "-"))
 
     def json(self, value: Any, *, indent: int | None = 2) -> None:
         text = json.dumps(value, indent=indent, ensure_ascii=False)

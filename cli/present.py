@@ -8,13 +8,13 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from cli import tables
+from cli import jsonpath, tables
 from cli.app import App
 from cli.kinds import Kind
 from cli.output import Console
 from cli.schema import KINDS as SCHEMAS
 from cli.schema import secret_paths
-from cli.text import dig, mapping
+from cli.text import dig, mapping, size
 
 Item = dict[str, Any]
 
@@ -22,12 +22,16 @@ Item = dict[str, Any]
 def objects(app: App, kind: Kind, items: Sequence[Item], style: str, *, one: bool) -> None:
     """Writes objects to stdout; `one` is a single named object, whose JSON is the object and not a list."""
     console = app.console
+    listed = [{"kind": kind.name, **item} for item in items]
     if style == "json":
-        listed = [{"kind": kind.name, **item} for item in items]
         console.json(listed[0] if one else {"kind": "list", "items": listed})
+    elif style.startswith(jsonpath.PREFIX):
+        template = jsonpath.parse(style.removeprefix(jsonpath.PREFIX))
+        console.text(template.render(listed[0] if one else {"kind": "list", "items": listed}))
+        console.fresh_line()
     elif style == "yaml":
         bare = bool(app.flags.get("raw_output"))
-        texts = [to_yaml(item if bare else manifest(kind, item), kind if not bare else None) for item in items]
+        texts = [to_yaml(item, None) if bare else editable(kind, item) for item in items]
         console.text("---\n".join(texts))
     elif style == "name":
         for item in items:
@@ -35,6 +39,24 @@ def objects(app: App, kind: Kind, items: Sequence[Item], style: str, *, one: boo
     elif items:
         wide = style == "wide"
         tables.write(console, tables.rows_of(kind.name, items, wide=wide, utc=bool(app.flags.get("utc"))), cut=not wide)
+
+
+class Batch:
+    """The objects that one call makes, for `-o json`: one as it is, several as a list, also when a later one fails."""
+
+    def __init__(self, app: App, *, many: bool) -> None:
+        self.app, self.many = app, many
+        self._items: list[Item] = []
+
+    def __enter__(self) -> Batch:
+        return self
+
+    def add(self, kind: Kind, item: Item) -> None:
+        self._items.append({"kind": kind.name, **item})
+
+    def __exit__(self, *_: object) -> None:
+        if self._items:
+            self.app.console.json({"kind": "list", "items": self._items} if self.many else self._items[0])
 
 
 def manifest(kind: Kind, item: Item) -> Item:
@@ -45,8 +67,14 @@ def manifest(kind: Kind, item: Item) -> Item:
     return {"kind": kind.name, "spec": spec, "status": status}
 
 
-def to_yaml(value: Item, kind: Kind | None) -> str:
-    """YAML text; with a kind, secrets of its spec become comments, so that `apply` keeps what is stored."""
+def editable(kind: Kind, item: Item) -> str:
+    """An object as YAML that `apply` takes."""
+    note = f"# apply makes a new {kind.name} of this: the server gives the ids\n" if kind.prefix else ""
+    return note + to_yaml(manifest(kind, item), kind)
+
+
+def to_yaml(value: Item, kind: Kind | None, width: int = 110) -> str:
+    """YAML text in lines of about `width`; with a kind, secrets of its spec become comments, so that `apply` keeps what is stored."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -60,7 +88,7 @@ def to_yaml(value: Item, kind: Kind | None) -> str:
     value, notes = copy.deepcopy(value), dict[str, str]()
     if kind is not None:
         _mark_secrets(kind, value["spec"], notes)
-    dumped = str(yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=110))
+    dumped = str(yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width))
     lines = [_comment(line, notes) for line in dumped.splitlines()]
     return "".join(line + "\n" for line in lines)
 
@@ -110,7 +138,10 @@ def confinement(console: Console, workspace: Item, *, indent: int | None = None)
     limits = applied.get("limits")
     rows = [["LIMIT", "ASKED", "APPLIED", "ENFORCED"]]
     for name, limit in limits.items() if isinstance(limits, dict) else ():
-        rows.append([str(name), *(_word(dig(limit, key)) for key in ("asked", "applied", "enforced"))])
+        amount = _amount if name in ("memory", "disk") else _word
+        rows.append(
+            [str(name), *(amount(dig(limit, key)) for key in ("asked", "applied")), _word(dig(limit, "enforced"))]
+        )
     for key in ("egress", "network"):
         if applied.get(key) is not None and key not in mapping(limits):
             value = applied[key]
@@ -123,7 +154,10 @@ def confinement(console: Console, workspace: Item, *, indent: int | None = None)
     for check in proof.get("checks") or []:
         if isinstance(check, dict):
             verdict = {True: "ok", False: "CONTRADICTED"}.get(check.get("ok"), "not proven")  # type: ignore[arg-type]
-            rows.append([_word(check.get(key)) for key in ("name", "expected", "observed")] + [verdict])
+            amount = _amount if check.get("name") in ("limit_memory", "limit_file_size") else _word
+            rows.append(
+                [_word(check.get("name")), *(amount(check.get(key)) for key in ("expected", "observed")), verdict]
+            )
     if len(rows) > 1:
         lines += tables.layout(console, rows, cut=cut, indent=deep)
     return lines
@@ -135,6 +169,12 @@ def _word(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return value if isinstance(value, str) else str(value)
+
+
+def _amount(value: Any) -> str:
+    """Bytes for people; whatever is not a number stays as it is."""
+    text = _word(value)
+    return size(int(text)) if text.isascii() and text.isdigit() else text
 
 
 def image_present(checked: Item) -> bool | None:

@@ -34,8 +34,8 @@ def _object(properties: dict[str, Schema], required: tuple[str, ...] = (), **mor
     }
 
 
-def _by(key: str, cases: dict[str, Schema]) -> Schema:
-    return {"type": "object", "x-by": key, "x-cases": cases}
+def _by(key: str, cases: dict[str, Schema], **more: Any) -> Schema:
+    return {"type": "object", "x-by": key, "x-cases": cases, **more}
 
 
 def _map(values: Schema) -> Schema:
@@ -51,8 +51,9 @@ LABELS: Final = _map(_text())
 SECRET: Final = _text(**{"x-secret": True, "nullable": True})
 ENV: Final = _map({"oneOf": [_text(), _object({"secret": SECRET}, ("secret",))]})
 SECONDS: Final = {"type": "number", "exclusiveMinimum": 0}
-OPTIONAL_SECONDS: Final = {**SECONDS, "nullable": True}
-EGRESS: Final = _text(enum=["deny_all", "allow_all"])
+YEAR_S: Final = 365 * 86400
+DESCRIPTION: Final = _text(default="")
+EGRESS: Final = _text(enum=["deny_all", "allow_all"], default="deny_all")
 QUANTITY: Final = _text()
 
 _PROVIDER_CONFIG = _by(
@@ -61,7 +62,7 @@ _PROVIDER_CONFIG = _by(
         "container": _object(
             {
                 "kind": _kind("container"),
-                "runtime": _text(enum=["docker", "podman", "containerd"]),
+                "runtime": _text(enum=["docker", "podman", "containerd"], default="docker"),
                 "connection": _by(
                     "kind",
                     {
@@ -80,8 +81,11 @@ _PROVIDER_CONFIG = _by(
                     "kind",
                     {
                         "engine": _object({"kind": _kind("engine")}, ("kind",)),
-                        "host_port": _object({"kind": _kind("host_port"), "bind_host": _text()}, ("kind",)),
+                        "host_port": _object(
+                            {"kind": _kind("host_port"), "bind_host": _text(default="127.0.0.1")}, ("kind",)
+                        ),
                     },
+                    default={"kind": "engine"},
                 ),
             },
             ("kind", "connection"),
@@ -122,14 +126,17 @@ _BACKEND = _by(
             {
                 "kind": _kind("container"),
                 "image": _text(),
-                "cpu_cores": {"type": "number", "minimum": 0.05, "maximum": 256},
-                "memory_bytes": _whole(64 * MIB, **{"maximum": 4 * TIB, "x-bytes": True}),
-                "pids_limit": _whole(16, maximum=32768),
-                "disk_bytes": _whole(MIB, **{"maximum": 64 * TIB, "x-bytes": True}),
-                "disk_medium": _text(enum=["volume", "memory"]),
-                "network": _object({"egress": EGRESS, "mode": _text(enum=["none", "internal"])}),
-                "engine_runtime": _text(nullable=True),
-                "workdir": _text(),
+                "cpu_cores": {"type": "number", "minimum": 0.05, "maximum": 256, "default": 1.0},
+                "memory_bytes": _whole(64 * MIB, **{"maximum": 4 * TIB, "default": 512 * MIB, "x-bytes": True}),
+                "pids_limit": _whole(16, maximum=32768, default=256),
+                "disk_bytes": _whole(MIB, **{"maximum": 64 * TIB, "default": 1024 * MIB, "x-bytes": True}),
+                "disk_medium": _text(enum=["volume", "memory"], default="volume"),
+                "network": _object(
+                    {"egress": EGRESS, "mode": _text(enum=["none", "internal"], default="none")},
+                    default={"egress": "deny_all", "mode": "none"},
+                ),
+                "engine_runtime": _text(nullable=True, default=""),
+                "workdir": _text(default="/workspace"),
             },
             ("kind", "image"),
         ),
@@ -176,10 +183,10 @@ _LLM_CONFIG = _by(
 )
 
 _SESSION_LIMITS: dict[str, Schema] = {
-    "max_turns": _whole(),
-    "max_tool_calls": _whole(),
-    "timeout_s": SECONDS,
-    "max_tokens": _whole(nullable=True),
+    "max_turns": _whole(maximum=10_000),
+    "max_tool_calls": _whole(maximum=100_000),
+    "timeout_s": {"type": "number", "minimum": 0.1, "maximum": 604_800},
+    "max_tokens": _whole(maximum=10**12, nullable=True),
 }
 
 KINDS: Final[dict[str, Schema]] = {
@@ -188,7 +195,7 @@ KINDS: Final[dict[str, Schema]] = {
             "id": ID,
             "provider": _text(enum=["anthropic", "openai", "scripted"]),
             "config": _LLM_CONFIG,
-            "description": _text(),
+            "description": DESCRIPTION,
             "labels": LABELS,
         },
         ("id", "provider", "config"),
@@ -198,7 +205,7 @@ KINDS: Final[dict[str, Schema]] = {
             "id": ID,
             "provider": _text(enum=["container", "kubernetes", "local"]),
             "config": _PROVIDER_CONFIG,
-            "description": _text(),
+            "description": DESCRIPTION,
             "labels": LABELS,
         },
         ("id", "provider", "config"),
@@ -206,7 +213,7 @@ KINDS: Final[dict[str, Schema]] = {
     "workspace_template": _object(
         {
             "id": ID,
-            "description": _text(),
+            "description": DESCRIPTION,
             "provider_id": _text(**{"x-ref": "workspace_provider"}),
             "backend": _BACKEND,
             "env": ENV,
@@ -217,15 +224,15 @@ KINDS: Final[dict[str, Schema]] = {
                         "path": _text(),
                         "content": _text(),
                         "content_base64": _text(),
-                        "mode": {"oneOf": [_text(), _whole(0)]},
+                        "mode": {"oneOf": [_text(), {"type": "integer"}], "default": "0644"},
                     },
                     ("path",),
                 ),
             },
             "init_commands": {"type": "array", "items": {"oneOf": [_text(), {"type": "array", "items": _text()}]}},
-            "idle_timeout_s": OPTIONAL_SECONDS,
-            "max_age_s": OPTIONAL_SECONDS,
-            "require": _text(enum=["best_effort", "enforced"]),
+            "idle_timeout_s": _whole(10, maximum=YEAR_S, nullable=True),
+            "max_age_s": _whole(60, maximum=YEAR_S, nullable=True),
+            "require": _text(enum=["best_effort", "enforced"], default="best_effort"),
             "labels": LABELS,
         },
         ("id", "provider_id", "backend"),
@@ -233,16 +240,20 @@ KINDS: Final[dict[str, Schema]] = {
     "agent": _object(
         {
             "id": ID,
-            "description": _text(),
+            "description": DESCRIPTION,
             "model": _object(
                 {"provider_id": _text(**{"x-ref": "llm_provider"}), "model_name": _text()}, ("provider_id",)
             ),
             "tools": {"type": "array", "items": _text()},
             "system_prompt": {"type": "array", "items": _text()},
-            "temperature": {"type": "number", "minimum": 0, "nullable": True},
-            "max_output_tokens": _whole(),
+            "temperature": {"type": "number", "minimum": 0, "maximum": 2, "nullable": True},
+            "max_output_tokens": _whole(maximum=1_000_000, default=8192),
             "thinking": {
-                "oneOf": [_text(enum=["off", "auto"]), _object({"budget_tokens": _whole()}, ("budget_tokens",))]
+                "oneOf": [
+                    _text(enum=["off", "auto"]),
+                    _object({"budget_tokens": _whole(maximum=1_000_000)}, ("budget_tokens",)),
+                ],
+                "default": "off",
             },
             "limits": _object(_SESSION_LIMITS),
             "labels": LABELS,
@@ -252,18 +263,18 @@ KINDS: Final[dict[str, Schema]] = {
     "workspace": _object(
         {
             "template_id": _text(**{"x-ref": "workspace_template"}),
-            "name": _text(),
+            "name": _text(default=""),
             "labels": LABELS,
             "env": ENV,
-            "ttl_s": OPTIONAL_SECONDS,
+            "ttl_s": _whole(60, maximum=YEAR_S, nullable=True),
         },
         ("template_id",),
     ),
     "session": _object(
         {
             "agent_id": _text(**{"x-ref": "agent"}),
-            "workspace_id": _text(**{"x-ref": "workspace"}),
-            "template_id": _text(**{"x-ref": "workspace_template"}),
+            "workspace_id": _text(**{"x-ref": "workspace", "nullable": True}),
+            "template_id": _text(**{"x-ref": "workspace_template", "nullable": True}),
             "initial_instructions": _text(),
             "limits": _object(_SESSION_LIMITS),
             "labels": LABELS,

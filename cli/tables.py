@@ -52,7 +52,7 @@ def _verdict(item: Item) -> Any:
 
 def _key(item: Item) -> str:
     if dig(item, "config.api_key.set"):
-        return f"…{dig(item, 'config.api_key.last4', '')}"
+        return f"****{dig(item, 'config.api_key.last4', '')}"
     variable = dig(item, "config.api_key_env")
     return f"env {variable}" if variable else ""
 
@@ -68,6 +68,9 @@ def _tools(item: Item) -> str:
 
 AGE = Column("AGE", at("created_at"), time=True)
 OWNER = _col("OWNER", "owner")
+# Cells that may be cut to so many columns and no further (others: to their title, or six): five hex digits of an id are
+# still an id that every command takes, and a status that is cut says nothing.
+_LEAST = {"WORKSPACE": 9, "STATUS": 7, "ENDED": 9, "PHASE": 8, "HEALTH": 11, "CONFINEMENT": 11}
 # kind: (the columns, those that -o wide adds)
 COLUMNS: dict[str, tuple[tuple[Column, ...], tuple[Column, ...]]] = {
     "workspace_provider": (
@@ -187,6 +190,8 @@ def _cell(column: Column, item: Item, wide: bool, utc: bool) -> str:
         return local_time(value, utc=utc) if wide else age(value)
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, float):
+        return f"{value:g}"
     return value if isinstance(value, str) else str(value)
 
 
@@ -213,9 +218,12 @@ def layout(
     width = _cells
     cells = [[inert(cell, lines=False) or "-" for cell in row] for row in rows]
     widths = [max(width(row[i]) for row in cells) for i in range(len(cells[0]))]
-    room = console.width - indent - 2 * (len(widths) - 1)
+    gap, room = 2, console.width - indent - 2 * (len(widths) - 1)
     if cut and console.out_tty:
-        _shrink(widths, [width(title) for title in cells[0]], room)
+        least = [widths[0], *(max(width(title), _LEAST.get(title, 6)) for title in cells[0][1:])]
+        if sum(map(min, widths, least)) > room:  # one space holds columns apart, a line that wraps does not
+            gap, room = 1, console.width - indent - (len(widths) - 1)
+        _shrink(widths, least, room)
     if spill and console.out_tty:
         widths[0] = min(widths[0], max(width(cells[0][0]), room - sum(widths[1:])))
     lines = []
@@ -223,7 +231,7 @@ def layout(
         shown = [_fit(cell, limit, width, console.ellipsis) for cell, limit in zip(row, widths, strict=True)]
         shown[0] = row[0]  # never cut
         padded = [cell + " " * (limit - width(cell)) for cell, limit in zip(shown, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+        lines.append((" " * gap).join(padded).rstrip())
     return lines
 
 
@@ -256,9 +264,9 @@ def _end(text: str, start: int, room: int, *, first: bool) -> int:
 
 
 def _shrink(widths: list[int], least: list[int], room: int) -> None:
-    """Takes from the widest column but the id until the line fits, never below its title or six cells."""
+    """Takes from the widest column but the id until the line fits, never below the least that still says something."""
     while sum(widths) > room:
-        able = [i for i in range(1, len(widths)) if widths[i] > max(least[i], 6)]
+        able = [i for i in range(1, len(widths)) if widths[i] > least[i]]
         if not able:
             return
         widths[max(able, key=lambda i: widths[i])] -= 1

@@ -46,7 +46,7 @@ class Transcript:
             elif isinstance(text, str) and text:
                 self.console.write(encoded(inert(text)))
                 self.said = True
-            self.fresh_line()
+            self.console.fresh_line()
         self._streamed = False
 
     def _on_tool_call(self, data: dict[str, Any]) -> None:
@@ -89,16 +89,18 @@ class Transcript:
         self._tell(f"  workspace {data.get('phase')}{reason}")
 
     def _on_warning(self, data: dict[str, Any]) -> None:
-        self.fresh_line()
-        retry = f" (again in {data['retry_in_s']} s)" if data.get("retry_in_s") else ""
-        self.console.note(f"warning: {data.get('message') or data.get('code')}{retry}")
+        self.console.fresh_line()
+        text = str(data.get("message") or data.get("code"))
+        told = "retrying in" in text.lower()  # the server says it itself, with the number of the attempt
+        retry = f" (again in {data['retry_in_s']} s)" if data.get("retry_in_s") and not told else ""
+        self.console.note(f"warning: {text}{retry}")
 
     _on_error = _on_warning
 
     def _tell(self, line: str, *, colour: bool = False) -> None:
         if not self.console.err_tty or self.console.quiet:
             return
-        self.fresh_line()
+        self.console.fresh_line()
         if not self.console.unicode:
             line = line.replace("…", "...") if not colour else line
         if colour:
@@ -106,11 +108,6 @@ class Transcript:
             self.console.block(shown + ("\x1b[0m" if "\x1b" in shown else "") + "\n", colour=True)
         else:
             self.console.note(line)
-
-    def fresh_line(self) -> None:
-        """On a terminal both streams share the screen: never continue somebody else's line."""
-        if self.console.out_tty and not self.console.at_line_start:
-            self.console.write(b"\n")
 
 
 def call_line(data: dict[str, Any]) -> str:

@@ -1,16 +1,15 @@
-"""Files between a workspace and here: downloads that may break off, directories, uploads."""
+"""Files from a workspace to here: a file, or a directory as an archive; downloads may break off at any point."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cli.app import App
 from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.kinds import Ref
-from cli.landing import UNREADABLE, Landing, Member, Reader, Unreadable, extract, local_name, place, save
+from cli.landing import Landing, extract, local_name, save
 from cli.text import count_bytes
 
 if TYPE_CHECKING:
@@ -18,30 +17,16 @@ if TYPE_CHECKING:
 
 _PIECE = 256 * 1024
 _SILENCE_S = 60.0
-_FILE_ALONE = ("symlink", "not_regular", "not_dir", "is_dir", "changed", "name_too_long", "invalid")
-
-
 _MARKED_NAME = "ls shows a byte that is not UTF-8 as \\xff; in bash write the name as $'…\\xff'"
-
-
-class FileNotThere(CliError):
-    """The workspace is there, the file is not."""
 
 
 def fetch(app: App, ref: Ref, path: str, target: str | None, landing: Landing) -> Exit:
     """Brings a file, or a directory to `target`, here; exit 1 when something in it had to be left out."""
-    try:
-        response = download(app, ref, path)
-    except ApiError as exc:
-        if exc.status != 422 or not lists(app, ref, path):
-            raise
-        # A server that hands out files only: the directory is brought one by one.
-        directory = _directory(path, target)
-        return _tree(app, directory, landing, lambda: place(_entries(app, ref, path), directory, landing))
+    response = download(app, ref, path)
     with response:
         if is_directory(response):
-            directory, source = _directory(path, target), Reader(response.iter_content(_PIECE))
-            return _tree(app, directory, landing, lambda: extract(source, directory, landing))
+            directory = _directory(path, target)
+            return _tree(app, directory, landing, lambda: extract(pieces_of(response), directory, landing))
         file = target or f"./{local_name(path)}"
         written = save(pieces_of(response), file, landing)
         app.console.info(f"saved {file} ({count_bytes(written)})")
@@ -76,30 +61,6 @@ def _arrived(app: App, target: str, landing: Landing, *, whole: bool) -> None:
         app.console.note(f"warning: {target} is not complete: {entries} of it arrived")
 
 
-def lists(app: App, ref: Ref, path: str) -> bool:
-    """Whether a path is a directory: it can be listed. Raises ApiError for one that may not be."""
-    try:
-        app.client.get(app.path(ref, "files"), path=path, limit=1)
-    except ApiError as exc:
-        if exc.code == "permission":
-            exc.lines = [f"{ref.id}:{path or '.'}: not readable"]
-            raise
-        return False
-    return True
-
-
-def _entries(app: App, ref: Ref, path: str) -> Iterator[Member]:
-    """What is in a directory, all levels, each file opened when its turn comes."""
-    root = path.strip("/") + "/" if path.strip("/.") else ""
-    for item, readable in listed(app, ref, path, recursive=True):
-        whole = str(item.get("path"))
-        mode = str(item.get("mode") or "")
-        program = len(mode) >= 3 and mode[-3] in "1357"
-        name = whole.removeprefix("/workspace/").removeprefix(root)
-        kind = str(item.get("kind")) if readable else UNREADABLE
-        yield Member(name, kind, partial(_bytes_of, app, ref, whole), program, whole)
-
-
 def listed(app: App, ref: Ref, path: str, *, recursive: bool) -> Iterator[tuple[dict[str, Any], bool]]:
     """The entries of a directory, each with whether it can be listed itself.
 
@@ -131,22 +92,6 @@ def _may_list(app: App, ref: Ref, directory: dict[str, Any]) -> bool:
     return True
 
 
-def _bytes_of(app: App, ref: Ref, path: str) -> Iterator[bytes]:
-    """The bytes of one file of many: what is wrong with it alone is Unreadable."""
-    try:
-        response = download(app, ref, path)
-    except FileNotThere as exc:
-        raise Unreadable("went away meanwhile") from exc
-    except ApiError as exc:
-        if exc.code == "permission":
-            raise Unreadable("not readable") from exc
-        if exc.code in _FILE_ALONE:
-            raise Unreadable(exc.lines[0].removesuffix(".")) from exc
-        raise
-    with response:
-        yield from pieces_of(response)
-
-
 def _suggestion(path: str) -> str:
     try:
         return f"./{local_name(path)}"
@@ -172,7 +117,7 @@ def no_file(app: App, exc: ApiError, ref: Ref, path: str) -> CliError:
         app.client.get(app.path(ref))
     except ApiError as gone:
         return app.explained(gone, ref)
-    return FileNotThere(
+    return CliError(
         f"{ref.id}:{path} not found",
         exit=Exit.NOT_FOUND,
         code="not_found",
@@ -198,17 +143,3 @@ def pieces_of(response: requests.Response) -> Iterator[bytes]:
         raise CliError("the download broke off", exit=Exit.UNREACHABLE) from exc
     if announced.isdigit() and "Content-Encoding" not in response.headers and total != int(announced):
         raise CliError(f"the download broke off after {total} of {announced} bytes", exit=Exit.UNREACHABLE)
-
-
-def put(
-    app: App, ref: Ref, path: str, data: bytes, *, mode: int | None = None, headers: dict[str, str] | None = None
-) -> None:
-    """Writes bytes as they are, with permission bits when given."""
-    shown = f"{mode:04o}" if mode is not None else None
-    try:
-        app.client.put(app.path(ref, "files"), data, path=path, mode=shown, headers=headers)
-    except ApiError as exc:
-        if exc.status == 412:
-            exc.lines, exc.hint = [f"{ref.id}:{path} exists, or was changed since"], ""
-            raise
-        raise no_file(app, exc, ref, path) from exc

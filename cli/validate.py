@@ -13,8 +13,8 @@ from cli.text import nearest, size
 
 Path = tuple[str | int, ...]
 
-_NOUN = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
-_NOUN |= {"object": "a mapping", "array": "a list"}
+NOUNS = {"string": "text", "integer": "a whole number", "number": "a number", "boolean": "true or false"}
+NOUNS |= {"object": "a mapping", "array": "a list"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def check(schema: Schema, value: Any, path: Path = ()) -> Iterator[Finding]:
         return
     kind = schema.get("type")
     if not _is(kind, value):
-        yield Finding(path, f"must be {_NOUN[str(kind)]}, not {_got(value)}", _quote_hint(kind, value))
+        yield Finding(path, f"must be {NOUNS[str(kind)]}, not {_got(value)}", _quote_hint(kind, value))
     elif kind == "object":
         yield from _mapping(schema, value, path)
     elif kind == "array":
@@ -74,7 +74,7 @@ def is_mask(value: Any) -> bool:
 def _one_of(options: list[Schema], value: Any, path: Path) -> Iterator[Finding]:
     fitting = [option for option in options if not option or _is(option.get("type"), value)]
     if not fitting:
-        nouns = " or ".join(_NOUN[str(option["type"])] for option in options)
+        nouns = " or ".join(NOUNS[str(option["type"])] for option in options)
         yield Finding(path, f"must be {nouns}, not {_got(value)}")
         return
     yield from check(fitting[0], value, path)

@@ -19,15 +19,15 @@ def verdict(result: dict[str, Any], lost: dict[str, int], workspace: str = "") -
     for stream, missing in lost.items():
         total = result.get(f"{stream}_bytes")
         if missing and isinstance(total, int):
-            lines.insert(0, f"primectl: {_kept(total - missing, total)} of {stream} kept")
+            lines.insert(0, f"primectl: {kept_words(total - missing, total)} of {stream} kept")
     survivors = result.get("survivors")
     if workspace and isinstance(survivors, list) and survivors:
         noun = "1 process still runs" if len(survivors) == 1 else f"{len(survivors)} processes still run"
-        lines.append(f"primectl: {noun}; end with: primectl workspace stop {workspace}")
+        lines.append(f"primectl: {noun}: primectl workspace execs {workspace}")
     return code, lines
 
 
-def _kept(kept: int, total: int) -> str:
+def kept_words(kept: int, total: int) -> str:
     """`1 MiB of 87 MiB`; what is missing in bytes where both would read the same."""
     few, all_ = size(max(0, kept)), size(total)
     return f"{few} of {all_}" if few != all_ else f"all but {count_bytes(total - kept)} of {all_}"
@@ -45,7 +45,7 @@ def _ending(result: dict[str, Any]) -> tuple[int, str]:
         case "oom":
             return int(Exit.OOM), "ended by oom" + (f": memory limit {size(limit)}" if known else "")
         case "timeout":
-            kept = sum(v for v in (result.get("stdout_bytes"), result.get("stderr_bytes")) if isinstance(v, int))
+            kept = sum(_kept_bytes(result, stream) for stream in ("stdout", "stderr"))
             after = f" after {seconds(limit)}" if known else ""
             return int(Exit.EXEC_TIMEOUT), f"ended by timeout{after}; output kept: {count_bytes(kept)}"
         case "cancelled":
@@ -56,9 +56,27 @@ def _ending(result: dict[str, Any]) -> tuple[int, str]:
         case "disk":
             return own or 1, "ended by disk: no space left" + (f" of {size(limit)}" if known else "")
         case "output_cap":
-            return own or 1, "ended by output_cap" + (f": a stream passed {size(limit)}" if known else "")
+            return own or 1, "ended by output_cap" + (f": {_flooded(result, limit)}" if known else "")
     why = str(dig(result, "error.detail") or "no reason given").removesuffix(".")
     return int(Exit.EXEC_LOST), f"{'not started' if ended_by == 'not_started' else 'lost'}: {why}"
+
+
+def _kept_bytes(result: dict[str, Any], stream: str) -> int:
+    """What the server keeps of a stream: all of it but the gap."""
+    total, gap = result.get(f"{stream}_bytes"), result.get(f"{stream}_gap")
+    if not isinstance(total, int):
+        return 0
+    holes = gap[1] - gap[0] if isinstance(gap, list) and len(gap) == 2 and all(isinstance(n, int) for n in gap) else 0
+    return max(0, total - holes)
+
+
+def _flooded(result: dict[str, Any], limit: float) -> str:
+    """`stdout passed 256 MiB, 1 MiB kept`."""
+    counts = {stream: result.get(f"{stream}_bytes") for stream in ("stdout", "stderr")}
+    for stream, count in counts.items():
+        if isinstance(count, int) and count >= limit:
+            return f"{stream} passed {size(limit)}, {size(_kept_bytes(result, stream))} kept"
+    return f"a stream passed {size(limit)}"
 
 
 def _own_code(result: dict[str, Any]) -> int:

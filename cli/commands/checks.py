@@ -128,6 +128,33 @@ def llm_test(app: App, *, name: str) -> None:
         app.console.line(" ".join(parts))
 
 
+@command(
+    "models",
+    "primectl llm-provider models anthropic",
+    "primectl llm-provider models scripted -o json",
+    short_help="List the models that it offers.",
+)
+@click.argument("name", metavar="LLM-PROVIDER")
+@click.pass_obj
+def llm_models(app: App, *, name: str) -> None:
+    """List the names of the models that an LLM provider offers, one a line."""
+    style = app.format(("json",), "text")
+    ref = ref_of(LLM_PROVIDER, name)
+    try:
+        answer = app.client.get(app.path(ref, "models"))
+    except ApiError as exc:
+        raise app.explained(exc, ref) from exc
+    models = answer.object.get("items")
+    if style == "json":
+        app.console.json(answer.object)
+    elif isinstance(models, list) and models:
+        for model in models:
+            app.console.line(str(model))
+    else:
+        app.console.info("No models found.")
+
+
 provider.add_command(provider_check)
 template.add_command(template_check)
 llm_provider.add_command(llm_test)
+llm_provider.add_command(llm_models)

@@ -10,7 +10,7 @@ from cli import manifest
 from cli.app import App
 from cli.command import command
 from cli.commands.create import file_option, recursive_option
-from cli.commands.get import has_labels, pairs
+from cli.commands.get import selector
 from cli.commands.wait import until_gone
 from cli.errors import ApiError, CliError, Exit, UsageError, passing
 from cli.kinds import SERVER_ID, WORKSPACE, Kind, Ref, refs_of
@@ -51,7 +51,7 @@ def delete(
     limit_s = duration(timeout, "--timeout")
     if bool(files) + bool(words) != 1:
         raise UsageError("give either KIND ID…, or -f PATH", hint="see: primectl delete --help")
-    wanted = pairs("-l", labels)
+    wanted = selector(labels)
     if files:
         refs = _refs_of_files(app, files, recursive)
     else:
@@ -100,11 +100,10 @@ def _worth_asking(app: App, ref: Ref) -> bool:
         return False
 
 
-def _selected(app: App, kind: Kind | None, refs: list[Ref], labels: dict[str, str]) -> list[Ref]:
+def _selected(app: App, kind: Kind | None, refs: list[Ref], labels: list[str]) -> list[Ref]:
     if refs or kind is None:
         raise UsageError("give either ids, or -l / --all with a KIND")
-    found = [i for i in app.client.pages(f"/v1/{kind.plural}") if has_labels(i, labels)]
-    refs = [Ref(kind, str(item.get("id"))) for item in found]
+    refs = [Ref(kind, str(item.get("id"))) for item in app.client.pages(f"/v1/{kind.plural}", label=labels)]
     if not refs:
         app.console.info(f"No {kind.plural.replace('_', ' ')} found.")
         return []

@@ -40,7 +40,7 @@ def describe(app: App, *, words: tuple[str, ...]) -> None:
         return
     lines = [str(ref), ""]
     parts = present.manifest(ref.kind, item)
-    lines += ["Spec", *_indented(present.to_yaml({"kind": ref.kind.name, "spec": parts["spec"]}, ref.kind), skip=2)]
+    lines += ["Spec", *_spec(ref, parts["spec"])]
     lines += ["", "Status", *_status(ref, parts["status"])]
     for title, section in SECTIONS.get(ref.kind.name, ()):
         body = section(app, item)
@@ -54,8 +54,11 @@ def describe(app: App, *, words: tuple[str, ...]) -> None:
         app.console.line(line)
 
 
-def _indented(text: str, skip: int) -> list[str]:
-    return text.splitlines()[skip:]
+_UNBROKEN = 10**6  # lines are wrapped where they are shown, and on a pipe not at all
+
+
+def _spec(ref: Ref, spec: Item) -> list[str]:
+    return present.to_yaml({"kind": ref.kind.name, "spec": spec}, ref.kind, _UNBROKEN).splitlines()[2:]
 
 
 # Shown by the sections below, or too long for a status line.
@@ -79,7 +82,7 @@ def _status(ref: Ref, status: Item) -> list[str]:
         plain = {"status": status.get("status"), **plain}
     if not plain:
         return ["  (nothing yet)"]
-    return [f"  {line}" for line in present.to_yaml(plain, None).splitlines()]
+    return [f"  {line}" for line in present.to_yaml(plain, None, _UNBROKEN).splitlines()]
 
 
 def _engine(app: App, item: Item) -> list[str]:
@@ -87,9 +90,10 @@ def _engine(app: App, item: Item) -> list[str]:
     if not isinstance(status, dict):
         return []
     rows = [["FACT", "VALUE"], ["health", str(status.get("health", "unknown"))]]
-    rows += [["reason", str(reason)] for reason in status.get("reasons") or []]
     rows += [[str(key), _flat(value)] for key, value in mapping(status.get("engine")).items()]
-    return tables.layout(app.console, rows, indent=_INDENT)
+    # Sentences: wrapped below the table, not cut in it.
+    reasons = [f"reason: {reason}" for reason in status.get("reasons") or []]
+    return [*tables.layout(app.console, rows, indent=_INDENT), *reasons]
 
 
 def _enforces(app: App, item: Item) -> list[str]:

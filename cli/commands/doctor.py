@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any
 
@@ -14,13 +14,14 @@ from cli import present
 from cli.app import App
 from cli.client import Reply
 from cli.command import command
-from cli.commands.misc import capabilities, own_version
 from cli.config import is_loopback
 from cli.errors import ApiError, CliError, Done, Exit
-from cli.kinds import TEMPLATE, Ref
-from cli.text import dig, image_hint
+from cli.kinds import PROVIDER, TEMPLATE, Ref
+from cli.text import dig, image_hint, moment
+from cli.versions import capabilities, fits, own_version
 
 _SKEW_S = 60
+_SOON_D = 7  # an end of the token that is worth a warning, in days
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +74,22 @@ def _checks(app: App) -> Iterator[Check]:
     if isinstance(me, Check):
         yield me
         return
-    token = dig(me.object, "token", {})
-    scope = dig(token, "scope", "unknown")
-    text = f"{me.object.get('username')} ({me.object.get('role')}), scope {scope}, expires {dig(token, 'expires_at', 'never')}"
-    yield Check("warn" if scope == "read" else "ok", "token", text, "a token with scope write: primectl login")
+    yield _token(me.object)
     yield _versions(app)
     yield from _providers(app)
     yield from _images(app)
+
+
+def _token(me: dict[str, Any]) -> Check:
+    token = dig(me, "token", {})
+    scope, ends = dig(token, "scope", "unknown"), dig(token, "expires_at")
+    text = f"{me.get('username')} ({me.get('role')}), scope {scope}, expires {ends or 'never'}"
+    end = moment(ends)
+    if end is not None and end - datetime.now(UTC) < timedelta(days=_SOON_D):
+        return Check("warn", "token", text, "primectl token create, then: primectl login")
+    if scope == "read":
+        return Check("warn", "token", text, "a token with scope write: primectl token create, then: primectl login")
+    return Check("ok", "token", text)
 
 
 def _config(app: App) -> Iterator[Check]:
@@ -88,7 +98,8 @@ def _config(app: App) -> Iterator[Check]:
         yield Check("warn", "config", f"{config.path}: no context", f"primectl login {app.settings.server.text}")
     elif config.warnings:
         for warning in config.warnings:
-            yield Check("warn", "config", warning, f"chmod 600 {config.path}")
+            text, sep, rest = warning.partition(": chmod ")
+            yield Check("warn", "config", text, f"chmod {rest}" if sep else "let it be a file of its own")
     else:
         yield Check("ok", "config", f"{config.path}, context {app.settings.context.text or '-'}")
 
@@ -145,8 +156,7 @@ def _versions(app: App) -> Check:
         return Check("warn", "versions", f"{text}: it speaks {api}, this program v1", "install the server's primectl")
     if "unknown" in (ours, theirs):
         return Check("skip", "versions", text)
-    same = theirs.partition(".")[0] == ours.partition(".")[0]
-    return Check("ok" if same else "warn", "versions", text, "install the same major version")
+    return Check("ok" if fits(theirs) else "warn", "versions", text, "install the same major version")
 
 
 def _providers(app: App) -> Iterator[Check]:
@@ -154,8 +164,15 @@ def _providers(app: App) -> Iterator[Check]:
     if not items:
         yield Check("warn", "provider", "there is none", "primectl create -f docker-provider.yaml")
     for item in items:
-        status: Any = item.get("status")
-        health = dig(item, "status.health", "unknown")
+        try:
+            # Measured now. Who may not ask for that sees what the last check found.
+            status = app.client.post(app.path(Ref(PROVIDER, str(item.get("id"))), "check")).object.get("status")
+        except CliError as exc:
+            if exc.exit is not Exit.DENIED:
+                yield Check("fail", "provider", f"{item.get('id')}: {exc.lines[0]}", exc.hint)
+                continue
+            status = item.get("status")
+        health = dig(status, "health", "unknown")
         word = {"healthy": "ok", "degraded": "warn", "unknown": "warn"}.get(str(health), "fail")
         line = present.engine_line(str(item.get("id")), status)
         yield Check(word, "provider", line, f"primectl provider check {item.get('id')}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from contextlib import closing, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,13 +11,14 @@ from cli import tables
 from cli.app import App
 from cli.client import wire
 from cli.command import Group, command
-from cli.errors import ApiError, CliError, Done, Exit, UsageError
+from cli.errors import ApiError, Done, Exit, UsageError
 from cli.execution import Screen
 from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.landing import MAX_BYTES, MAX_FILES, Landing, local_name
 from cli.output import Console
 from cli.text import age, count_bytes, size
-from cli.transfer import download, fetch, is_directory, listed, lists, no_file, pieces_of, put
+from cli.transfer import download, fetch, is_directory, listed, no_file, pieces_of
+from cli.upload import Body, body_of, body_of_stdin, put
 
 if TYPE_CHECKING:
     import requests
@@ -82,27 +83,17 @@ def files_get(
 
 
 def _cat(app: App, ref: Ref, path: str, *, raw: bool) -> None:
-    directory = UsageError(
-        "the workspace itself is a directory" if _is_top(path) else f"{path} is a directory",
-        hint=f"save it with: primectl workspace files get {ref.id} {path} -O DIR",
-    )
-    try:
-        response = download(app, ref, path)
-    except CliError as exc:
-        # The workspace itself is no path that the server hands out, and no file either.
-        maybe = _is_top(path) or (isinstance(exc, ApiError) and exc.status == 422)
-        raise (directory if maybe and lists(app, ref, path) else exc) from exc
-    with response:
+    with download(app, ref, path) as response:
         if is_directory(response):
-            raise directory
-        _print(app.console, response, raw=raw)
+            raise UsageError(
+                f"{path} is a directory" if path.strip("./") else "the workspace itself is a directory",
+                hint=f"save it with: primectl workspace files get {ref.id} {path} -O DIR",
+            )
+        print_bytes(app.console, response, raw=raw)
 
 
-def _is_top(path: str) -> bool:
-    return not path.strip("./")
-
-
-def _print(console: Console, response: requests.Response, *, raw: bool) -> None:
+def print_bytes(console: Console, response: requests.Response, *, raw: bool) -> None:
+    """A body on standard output, inert on a terminal unless `raw`."""
     screen = Screen(console, raw=raw)
     for piece in pieces_of(response):
         screen.write("stdout", piece)
@@ -219,9 +210,16 @@ def files_put(
         raise UsageError("--if-match and --no-clobber contradict each other")
     bits = _octal(mode) if mode else None
     ref = app.full(ref_of(WORKSPACE, name))
-    data = wire(content) if content is not None else _local(app.console, source or f"./{local_name(path)}")
+    data: bytes | Body
+    if content is not None:
+        data = wire(content)
+    elif source == "-":
+        data = body_of_stdin(app.console)
+    else:
+        data = body_of(source or f"./{local_name(path)}")
     headers = {"If-None-Match": "*"} if no_clobber else {"If-Match": etag} if etag else {}
-    put(app, ref, path, data, mode=bits, headers=headers)
+    with closing(data) if isinstance(data, Body) else nullcontext():
+        put(app, ref, path, data, mode=bits, headers=headers)
     if not app.quiet:
         app.console.line(f"{ref.id}:{path} written ({count_bytes(len(data))})")
 
@@ -234,15 +232,6 @@ def _octal(text: str) -> int:
     if not 0 <= bits <= 0o777:
         raise UsageError(f"--mode {text}: write permission bits in octal, as 0644 or 0755")
     return bits
-
-
-def _local(console: Console, source: str) -> bytes:
-    if source == "-":
-        return console.inp.read()
-    try:
-        return Path(source).read_bytes()
-    except OSError as exc:
-        raise UsageError(f"{source}: {(exc.strerror or 'cannot be read').lower()}") from exc
 
 
 @command(
@@ -294,19 +283,23 @@ def files_mkdir(app: App, *, name: str, path: str) -> None:
 @command(
     "mv",
     "primectl workspace files mv ws-1a2b3c4d5e6f7081 out.txt old.txt",
-    "primectl workspace files mv ws-1a2b out.txt results/out.txt",
+    "primectl workspace files mv ws-1a2b out.txt results/out.txt --force",
     short_help="Move or rename.",
 )
 @click.argument("name", metavar="WORKSPACE")
 @click.argument("source", metavar="SRC")
 @click.argument("target", metavar="DST")
+@click.option("--force", is_flag=True, help="Replace a file that is there.")
 @click.pass_obj
-def files_mv(app: App, *, name: str, source: str, target: str) -> None:
-    """Move or rename a file or directory."""
+def files_mv(app: App, *, name: str, source: str, target: str, force: bool) -> None:
+    """Move or rename a file or directory. What is at DST stays, unless --force."""
     ref = app.full(ref_of(WORKSPACE, name))
+    body = {"source": source, "target": target, **({"overwrite": True} if force else {})}
     try:
-        app.client.post(app.path(ref, "files", "move"), {"source": source, "target": target})
+        app.client.post(app.path(ref, "files", "move"), body)
     except ApiError as exc:
+        if exc.code == "exists":
+            exc.lines, exc.hint = [f"{ref.id}:{target} exists"], "replace it with --force"
         raise no_file(app, exc, ref, source) from exc
     if not app.quiet:
         app.console.line(f"{ref.id}:{target} written")

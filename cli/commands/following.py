@@ -51,7 +51,7 @@ class Watch:
                 raise
             self._cancel(settled)
         except StillRunning:
-            self.transcript.fresh_line()
+            self.app.console.fresh_line()
             self.app.console.note(f"still running; attach with: primectl session attach {self.id}")
             raise Done(Exit.WAITED) from None
         raise Done(self._ended(self._settled()))
@@ -75,7 +75,7 @@ class Watch:
     def _cancel(self, settled: int) -> NoReturn:
         """Cancels, waits a little for the ending and prints it. Another Ctrl-C leaves at once."""
         app = self.app
-        self.transcript.fresh_line()
+        app.console.fresh_line()
         try:
             app.client.post(app.path(self.ref, "cancel"))
             seq = self.follower.seq if self.follower else 0
@@ -100,14 +100,14 @@ class Watch:
 
     def _ended(self, item: dict[str, Any], *, quiet_errors: bool = False) -> Exit:
         console, reason = self.app.console, str(item.get("ended_reason"))
-        self.transcript.fresh_line()
+        console.fresh_line()
         if self.style == "json":
             console.json({"kind": "session", **item})
         elif self.style in ("text", "answer"):
             answer = item.get("answer")
             if isinstance(answer, str) and answer and not (self.transcript.live_text and self.transcript.said):
                 console.text(answer if answer.endswith("\n") else answer + "\n")
-            self.transcript.fresh_line()
+            console.fresh_line()
             if self.style == "text":
                 console.line(f"ended: {reason}")
         code = exit_of(reason)
@@ -124,6 +124,12 @@ class Watch:
         line = f"session {self.id} {reason}" if reason != "limit" else f"session {self.id} met a limit"
         line += f": {message}" if message else ""
         return CliError(line, exit=code, hint=hint, code=str(dig(item, "ended_detail.code") or reason))
+
+
+def last_seq(item: dict[str, Any]) -> int:
+    """The number of the last event of a session; 0 where it has none."""
+    seq = item.get("last_seq")
+    return seq if isinstance(seq, int) else 0
 
 
 def stored(app: App, session_id: str, after: int, last: int) -> Iterator[Event]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 import click
 
 from cli import present
 from cli.app import PLAIN, App
+from cli.client import Reply
 from cli.command import command
-from cli.errors import CliError, Exit, UsageError
+from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.kinds import Kind, Ref, refs_of
 
 DEFAULT_LIMIT = 500
@@ -47,13 +47,13 @@ def get(
     kind, refs = refs_of(words)
     if kind is None:
         raise UsageError("one kind at a time", hint="or: primectl get KIND ID ID…")
-    filters, wanted = pairs("--field", fields), pairs("-l", labels)
+    filters, wanted = pairs("--field", fields), selector(labels)
     if refs and (search or filters or wanted):
         raise UsageError("filters select from a list; named ids need none")
     if refs:
         source: Named | Listed = Named(app, [app.full(ref) for ref in refs])
     else:
-        source = Listed(app, kind, limit, {"q": search, "sort": sort, **filters}, wanted)
+        source = Listed(app, kind, limit, {**filters, "q": search, "sort": sort, "label": wanted})
     if watch:
         from cli.commands.watching import follow
 
@@ -63,39 +63,57 @@ def get(
 
 
 class Named:
-    """The objects of given references; a missing one is kept as a failure until the others are shown."""
+    """The objects of given references; a missing one is kept as a failure until the others are shown.
+
+    Read again, only what has changed is sent: each object is asked for by its last ETag.
+    """
 
     def __init__(self, app: App, refs: list[Ref]) -> None:
         self.app, self.refs = app, refs
         self.one = len(refs) == 1
         self.failures: list[CliError] = []
         self.more = False
+        self._known: dict[Ref, Reply] = {}
 
     def read(self) -> list[dict[str, Any]]:
         self.failures = []
         found = []
         for ref in self.refs:
             try:
-                found.append(self.app.fetch(ref))
+                found.append(self._one(ref))
             except CliError as exc:
                 if exc.exit is not Exit.NOT_FOUND:
                     raise
                 self.failures.append(exc)
         return found
 
+    def _one(self, ref: Ref) -> dict[str, Any]:
+        known = self._known.get(ref)
+        headers = {"If-None-Match": known.etag} if known and known.etag else None
+        try:
+            reply = self.app.client.call("GET", self.app.path(ref), headers=headers)
+        except ApiError as exc:
+            if exc.status == 404 and ref in self._known:  # it was there: no other name was meant
+                del self._known[ref]
+                raise CliError(f"{ref.kind.name} {ref.id} not found", exit=Exit.NOT_FOUND, code="not_found") from exc
+            raise self.app.explained(exc, ref) from exc
+        if reply.status == 304 and known is not None:
+            return known.object
+        self._known[ref] = reply
+        return reply.object
+
 
 class Listed:
-    """A list with the server's filters and, by us, those on labels; `more` says that the limit cut it."""
+    """A list with the server's filters; `more` says that the limit cut it."""
 
-    def __init__(self, app: App, kind: Kind, limit: int, params: dict[str, Any], labels: dict[str, str]) -> None:
-        self.app, self.kind, self.limit, self.params, self.labels = app, kind, limit, params, labels
+    def __init__(self, app: App, kind: Kind, limit: int, params: dict[str, Any]) -> None:
+        self.app, self.kind, self.limit, self.params = app, kind, limit, params
         self.one, self.more = False, False
         self.failures: list[CliError] = []
 
     def read(self) -> list[dict[str, Any]]:
-        asked = self.limit + 1 if self.limit and not self.labels else 0
-        found = self.app.client.pages(f"/v1/{self.kind.plural}", limit=asked, **self.params)
-        items = list(islice((i for i in found if has_labels(i, self.labels)), self.limit + 1 if self.limit else None))
+        asked = self.limit + 1 if self.limit else 0
+        items = list(self.app.client.pages(f"/v1/{self.kind.plural}", limit=asked, **self.params))
         self.more = bool(self.limit) and len(items) > self.limit
         return items[: self.limit] if self.limit else items
 
@@ -123,6 +141,6 @@ def pairs(flag: str, texts: tuple[str, ...]) -> dict[str, str]:
     return result
 
 
-def has_labels(item: dict[str, Any], labels: dict[str, str]) -> bool:
-    held = item.get("labels")
-    return not labels or (isinstance(held, dict) and all(str(held.get(k)) == v for k, v in labels.items()))
+def selector(texts: tuple[str, ...]) -> list[str]:
+    """`-l KEY=VALUE` options as the server's `label` filter takes them."""
+    return [f"{key}={value}" for key, value in pairs("-l", texts).items()]

@@ -11,10 +11,9 @@ import click
 from cli import tables
 from cli.app import App
 from cli.command import command
-from cli.errors import MEANING, ApiError, CliError, UsageError
+from cli.errors import MEANING, CliError, UsageError
 from cli.text import nearest
-
-_DISTRIBUTION = "primer-console"
+from cli.versions import WARNING, fits, own_version, server_version
 
 
 @command("version", "primectl version", "primectl version --client", short_help="Show the versions.")
@@ -38,33 +37,8 @@ def version(app: App, *, client_only: bool) -> None:
             app.console.line(f"server {found['server']}")
     if failure is not None:
         raise failure
-    if "server" in found and found["server"].partition(".")[0] not in (found["client"].partition(".")[0], "unknown"):
-        app.console.note("warning: client and server differ in their major version; some lines may not work")
-
-
-def capabilities(app: App) -> dict[str, Any]:
-    """What the server says about itself: version, api, providers, limits; empty when it is too old to tell."""
-    try:
-        return app.client.get("/v1/capabilities").object
-    except ApiError as exc:
-        if exc.status == 404:
-            return {}
-        raise
-
-
-def server_version(app: App) -> str:
-    """The server's version; "unknown" when it does not tell."""
-    return str(capabilities(app).get("version") or "unknown")
-
-
-def own_version() -> str:
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed(_DISTRIBUTION)
-    except PackageNotFoundError:
-        return "unknown"
+    if not fits(found.get("server", "unknown")):
+        app.console.note(WARNING)
 
 
 @command(
@@ -137,4 +111,4 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
             )
         group = found
         parent = click.Context(group, info_name=word, parent=parent, obj=ctx.obj, max_content_width=110)
-    console.text(group.get_help(parent) + "\n")
+    console.help(group.get_help(parent) + "\n")

@@ -14,7 +14,6 @@ import click
 
 from cli.app import App
 from cli.command import GIVEN, command
-from cli.commands.create import refused
 from cli.commands.get import pairs
 from cli.commands.wait import until_gone, until_phase
 from cli.commands.workspace import env_option, execute, raw_option
@@ -22,8 +21,10 @@ from cli.errors import ApiError, CliError, Done, Exit, UsageError
 from cli.execution import piped_input
 from cli.kinds import TEMPLATE, WORKSPACE, Ref, ref_of
 from cli.landing import Landing, local_name
+from cli.refusals import refused
 from cli.text import dig, time_limit, whole_seconds
-from cli.transfer import fetch, put
+from cli.transfer import fetch
+from cli.upload import put
 
 DEFAULT_TIMEOUT_S = 60.0
 _SPARE_S = 300  # what a killed client may leave behind lives so much longer than its run

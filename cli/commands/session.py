@@ -9,11 +9,11 @@ import click
 
 from cli.app import App
 from cli.command import Group, command
-from cli.commands.following import Watch, result_line, stored
+from cli.commands.following import Watch, last_seq
 from cli.commands.get import pairs
+from cli.commands.history import session_events, session_transcript
 from cli.errors import NOT_THERE, ApiError, CliError, Exit, UsageError
 from cli.kinds import AGENT, SESSION, TEMPLATE, WORKSPACE, Kind, Ref, ref_of
-from cli.stream import Follower, merged
 from cli.text import duration, whole_seconds
 from cli.text import time_limit as limit_of
 
@@ -94,12 +94,7 @@ def session_run(
         item = app.client.post("/v1/sessions", body).object
     except ApiError as exc:
         raise _not_started(app, exc, body) from exc
-    _announce(app, item)
-    if detach:
-        _started(app, item, style)
-        return
-    deadline = app.clock() + wait_s if wait_s is not None else None
-    Watch(app, str(item.get("id")), style).to_end(after=0, settled=0, deadline=deadline)
+    _begun(app, item, style, detach=detach, wait_s=wait_s)
 
 
 @command(
@@ -122,7 +117,7 @@ def session_send(
     wait_s = duration(timeout, "--timeout") if timeout else None
     ref, text = app.full(ref_of(SESSION, session_name)), _text(app, instructions)
     before = app.fetch(ref)
-    seq = _last_seq(before)
+    seq = last_seq(before)
     try:
         app.client.post(app.path(ref, "messages"), {"text": text})
     except ApiError as exc:
@@ -154,7 +149,7 @@ def session_attach(app: App, *, session_name: str, after: int, timeout: str | No
     wait_s = duration(timeout, "--timeout") if timeout else None
     ref = app.full(ref_of(SESSION, session_name))
     item = app.fetch(ref)
-    last = _last_seq(item)
+    last = last_seq(item)
     watch = Watch(app, ref.id, style, cancels=False)
     if item.get("status") == "ended":
         watch.replay(item, after, last)
@@ -187,40 +182,36 @@ def session_cancel(app: App, *, session_name: str) -> None:
 
 
 @command(
-    "events",
-    "primectl session events sess-4be0c1d2e3f40516",
-    "primectl session events sess-4be0 -f -o jsonl",
-    short_help="Print the events of a session.",
+    "rerun",
+    "primectl session rerun sess-4be0c1d2e3f40516",
+    "primectl session rerun sess-4be0 --detach",
+    short_help="Start a new session with the same input.",
 )
 @click.argument("session_name", metavar="SESSION")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the session ends.")
-@click.option("--after", type=click.IntRange(min=0), default=0, metavar="SEQ", help="Only events after this one.")
+@timeout_option
+@detach_option
+@answer_option
 @click.pass_obj
-def session_events(app: App, *, session_name: str, follow: bool, after: int) -> None:
-    """Print the stored events: a line for each, or each as JSON with -o jsonl."""
-    style = app.format(("text", "json", "jsonl"), "text")
+def session_rerun(app: App, *, session_name: str, timeout: str | None, detach: bool, answer: bool) -> None:
+    """Start a new session with the agent, workspace and instructions of another one, and follow it like `session run`."""
+    style = _style(app, answer)
+    wait_s = duration(timeout, "--timeout") if timeout else None
     ref = app.full(ref_of(SESSION, session_name))
-    item = app.fetch(ref)
-    last = _last_seq(item)
-    if follow and item.get("status") != "ended":
-        events = iter(Follower(app, ref.id, after=after, settled=last))
-    else:
-        events = stored(app, ref.id, after, last)
-    if style == "json":
-        app.console.json({"kind": "list", "items": list(merged(events))})
+    try:
+        item = app.client.post(app.path(ref, "rerun")).object
+    except ApiError as exc:
+        raise app.explained(exc, ref) from exc
+    _begun(app, item, style, detach=detach, wait_s=wait_s)
+
+
+def _begun(app: App, item: dict[str, Any], style: str, *, detach: bool, wait_s: float | None) -> None:
+    """Says that a session was started, and follows it unless it is to be left alone."""
+    _announce(app, item)
+    if detach:
+        _started(app, item, style)
         return
-    for event in merged(events):
-        if style == "jsonl":
-            app.console.json(event, indent=None)
-        else:
-            app.console.line(
-                f"{event.get('seq')}  {event.get('ts')}  {event.get('kind')}  {result_line(event)}".rstrip()
-            )
-
-
-def _last_seq(item: dict[str, Any]) -> int:
-    seq = item.get("last_seq")
-    return seq if isinstance(seq, int) else 0
+    deadline = app.clock() + wait_s if wait_s is not None else None
+    Watch(app, str(item.get("id")), style).to_end(after=0, settled=0, deadline=deadline)
 
 
 def _style(app: App, answer: bool) -> str:
@@ -281,5 +272,6 @@ def _not_started(app: App, exc: ApiError, body: dict[str, Any]) -> CliError:
     return app.explained(exc, Ref(WORKSPACE, str(body["workspace_id"]))) if known else exc
 
 
-for action in (session_run, session_send, session_attach, session_cancel, session_events):
+ACTIONS = (session_run, session_send, session_attach, session_cancel, session_rerun, session_events, session_transcript)
+for action in ACTIONS:
     session.add_command(action)

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import click
 
+from cli import jsonpath
 from cli.app import App
 from cli.command import command
 from cli.errors import ApiError, CliError, Exit, UsageError, passing
 from cli.kinds import Ref, refs_of
 from cli.text import dig, duration, image_hint
-from cli.yamldoc import scalar
 
 _STEP_S = 0.25
 _LONGEST_STEP_S = 2.0
 _LONGEST_AWAY_S = 4.0
 # A goal on a field, and the states of that field from which it cannot be reached any more.
-_HOPELESS = {
+_HOPELESS: dict[tuple[str, str | None], set[str]] = {
     ("phase", "running"): {"failed", "lost", "deleting"},
     ("phase", "stopped"): {"failed", "lost", "deleting"},
     ("status", "running"): {"ended"},
@@ -54,35 +54,66 @@ def wait(app: App, *, words: tuple[str, ...], goal: str, timeout: str) -> None:
     _, refs = refs_of(words)
     if not refs:
         raise UsageError("an id is missing", hint="primectl wait KIND/ID --for=…")
-    field, wanted = parsed_goal(goal)
+    aim = parsed_goal(goal)
     deadline = app.clock() + duration(timeout, "--timeout")
     reached = False
     for ref in [app.full(ref) for ref in refs]:
-        if field == "delete":
+        if aim is None:
             until_gone(app, ref, deadline, timeout, reached=reached)
             word = "deleted"
         else:
-            until_field(app, ref, field, wanted, deadline=deadline, limit=timeout, reached=reached)
-            word = str(wanted)
+            until_state(app, ref, aim, deadline=deadline, limit=timeout, reached=reached)
+            word = aim.words
         reached = True
         if not app.quiet:
             app.console.line(f"{ref} {word}")
 
 
-def parsed_goal(text: str) -> tuple[str, Any]:
-    """`phase=running` as (dotted path, value); `delete` as ("delete", None)."""
+@dataclass(frozen=True)
+class Goal:
+    """A path of the object and the text it must have; without a text, anything but null will do."""
+
+    field: str
+    path: jsonpath.Path
+    wanted: str | None
+
+    def state(self, item: dict[str, Any]) -> str:
+        """What the path shows now; several values have a space between them, nothing there is an empty text."""
+        return " ".join(jsonpath.shown(value) for value in self.path.find(item) if value is not None)
+
+    @property
+    def words(self) -> str:
+        if self.field in _FIELD.values():
+            return str(self.wanted)
+        return f"{self.field}={self.wanted}" if self.wanted is not None else f"has {self.field}"
+
+
+def goal_of(field: str, wanted: str) -> Goal:
+    """The goal of a plain field like `phase`."""
+    return Goal(field, jsonpath.path(field), wanted)
+
+
+def parsed_goal(text: str) -> Goal | None:
+    """`phase=running` and its like; None for `delete`."""
     if text == "delete":
-        return "delete", None
-    match = re.fullmatch(r"jsonpath=\{?\.?([^{}=]+)\}?=(.*)", text)
+        return None
+    match = re.fullmatch(r"jsonpath=(\{.*?\}|[^{}=]+?)(?:=(.*))?", text, re.S)
     if match:
-        return match[1], scalar(match[2])
+        bare = match[1].strip("{}").strip()
+        return Goal(bare.removeprefix("."), jsonpath.path(match[1]), _bare(match[2]))
     name, sep, value = text.partition("=")
     if not sep or name not in _FIELD or not value:
         raise UsageError(
             f"--for={text}: not a goal",
             hint="phase=running, status=ended, health=healthy, delete or jsonpath='{.a.b}'=value",
         )
-    return _FIELD[name], value
+    return goal_of(_FIELD[name], value)
+
+
+def _bare(value: str | None) -> str | None:
+    """A value in quotes without them, as kubectl takes it."""
+    quoted = value is not None and len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'"
+    return value[1:-1] if quoted and value is not None else value
 
 
 class Patience:
@@ -117,30 +148,32 @@ def until_phase(app: App, ref: Ref, phase: str, limit_s: float, *, temporary: bo
     A `temporary` workspace is about to be removed: no command line that names it is worth a hint.
     """
     deadline = app.clock() + limit_s
-    return until_field(app, ref, "phase", phase, deadline=deadline, limit=f"{limit_s:g} s", temporary=temporary)
+    goal = goal_of("phase", phase)
+    return until_state(app, ref, goal, deadline=deadline, limit=f"{limit_s:g} s", temporary=temporary)
 
 
-def until_field(
+def until_state(
     app: App,
     ref: Ref,
-    field: str,
-    wanted: Any,
+    goal: Goal,
     *,
     deadline: float,
     limit: str,
     reached: bool = True,
     temporary: bool = False,
 ) -> dict[str, Any]:
-    """The object once `field` is `wanted`. `deadline` is on the app's clock, `limit` the same for people."""
+    """The object once it is as the goal says. `deadline` is on the app's clock, `limit` the same for people."""
     step, patience = _STEP_S / 2, Patience(app, deadline, reached=reached)
     while True:
         item = patience.get(lambda: app.fetch(ref))
-        value = looked_up(item, field)
-        if value == wanted:
+        state = goal.state(item)
+        if state == goal.wanted or (goal.wanted is None and state):
             return item
-        if value in _HOPELESS.get((field, wanted), ()):
-            raise CliError(*hopeless_lines(ref, item, value), hint=_hopeless_hint(ref, item, temporary))
-        step = _sleep(app, deadline, step, f"{ref} is {json.dumps(value)} after {limit}, not {json.dumps(wanted)}")
+        if state in _HOPELESS.get((goal.field, goal.wanted), ()):
+            raise CliError(*hopeless_lines(ref, item, state), hint=_hopeless_hint(ref, item, temporary))
+        # The shown value may be a whole object: a line for people needs its beginning.
+        aim = f'"{goal.wanted}"' if goal.wanted is not None else f"anything at {goal.field}"
+        step = _sleep(app, deadline, step, f'{ref} is "{state[:200]}" after {limit}, not {aim}')
 
 
 def hopeless_lines(ref: Ref, item: dict[str, Any], state: Any) -> list[str]:
@@ -178,17 +211,6 @@ def until_gone(app: App, ref: Ref, deadline: float, limit: str, *, reached: bool
                 return
             raise
         step = _sleep(app, deadline, step, f"{ref} is still there after {limit}")
-
-
-def looked_up(item: dict[str, Any], path: str) -> Any:
-    """`a.b[0].c` below an object; None where it leads nowhere."""
-    value: Any = item
-    for name, index in re.findall(r"([^.\[\]]+)|\[(\d+)\]", path):
-        if name:
-            value = value.get(name) if isinstance(value, dict) else None
-        else:
-            value = value[int(index)] if isinstance(value, list) and int(index) < len(value) else None
-    return value
 
 
 def _sleep(app: App, deadline: float, step: float, late: str) -> float:

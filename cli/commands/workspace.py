@@ -10,13 +10,13 @@ import click
 from cli import present
 from cli.app import App
 from cli.command import Group, command
+from cli.commands.execs import workspace_execs, workspace_output
 from cli.commands.files import files
 from cli.commands.get import pairs
 from cli.commands.wait import until_phase
 from cli.errors import ApiError, CliError, Done, Exit, UsageError
 from cli.execution import Execution, Kept, Nowhere, Screen, piped_input
 from cli.kinds import WORKSPACE, Ref, ref_of
-from cli.output import Console
 from cli.text import dig, duration, time_limit
 from cli.verdict import verdict
 
@@ -124,17 +124,11 @@ def execute(
     if style == "json":
         app.console.json({**(extra or {}), **_with_output(result, execution.kept())})
     else:
-        fresh_line(app.console)
+        app.console.fresh_line()
     code, lines = verdict(result, execution.lost, "" if temporary else ref.id)
     for line in lines:
         app.console.note(line)
     return code
-
-
-def fresh_line(console: Console) -> None:
-    """On a terminal, what follows does not continue the program's last line."""
-    if console.out_tty and not console.at_line_start:
-        console.write(b"\n")
 
 
 def _with_output(result: dict[str, Any], sink: Kept) -> dict[str, Any]:
@@ -231,5 +225,6 @@ def workspace_verify(app: App, *, name: str) -> None:
     raise Done(Exit.OK if dig(item, "confinement.verdict") == "proven" else Exit.FAILED)
 
 
-for action in (workspace_exec, workspace_start, workspace_stop, workspace_verify, files):
+ACTIONS = (workspace_exec, workspace_execs, workspace_output, workspace_start, workspace_stop, workspace_verify, files)
+for action in ACTIONS:
     workspace.add_command(action)

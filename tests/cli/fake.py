@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import ssl
 import struct
 import threading
 from collections.abc import Callable
@@ -131,13 +132,17 @@ class Primer:
         return not_found()
 
     def _list(self, request: Request, plural: str) -> Answer:
-        items = list(self.store[plural].values())
+        wanted = [tuple(label.split("=", 1)) for label in request.query.get("label", [])]
+        items = [i for i in self.store[plural].values() if all(pair in i.get("labels", {}).items() for pair in wanted)]
         start, limit = int(request.query.get("cursor", ["0"])[0]), int(request.query.get("limit", ["50"])[0])
         more = str(start + limit) if start + limit < len(items) else None
         return Answer(200, {"items": items[start : start + limit], "next_cursor": more, "total": len(items)})
 
     def _create(self, request: Request, plural: str) -> Answer:
         spec = request.json
+        if request.query.get("dry_run") == ["true"]:
+            made = {"workspaces": WS, "sessions": SESS}.get(plural)
+            return Answer(201, {**spec, **({"id": made} if made else {})}, {"ETag": '"1.1"'})
         if plural == "agents" and spec["model"]["provider_id"] not in self.store["llm_providers"]:
             error = {"field": "model.provider_id", "message": f'no llm_provider "{spec["model"]["provider_id"]}"'}
             return problem(422, "invalid", errors=[error])
@@ -160,8 +165,14 @@ class Primer:
         if request.method == "DELETE":
             self.deleting[name] = 0
             return Answer(202, item)
-        if request.method == "PUT":
+        etag = f'"{self.versions.get(name, 1)}.{item.get("looks", 1)}"'
+        if request.method == "GET" and request.headers.get("if-none-match") == etag:
+            return Answer(304, None, {"ETag": etag})
+        if request.method in ("PUT", "PATCH"):
             changed = any(item.get(key) != value for key, value in request.json.items())
+            if request.query.get("dry_run") == ["true"]:
+                after = f'"{self.versions.get(name, 1) + changed}.1"'
+                return Answer(200, {**item, **request.json}, {"ETag": after})
             item.update(request.json)
             self.versions[name] = self.versions.get(name, 1) + changed
         if name in self.deleting:
@@ -361,20 +372,27 @@ class _Handler(BaseHTTPRequestHandler):
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, primer: Primer) -> None:
+    def __init__(self, primer: Primer, tls: ssl.SSLContext | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.primer = primer
+        self.tls = tls
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, address = super().get_request()
+        if self.tls is not None:  # the handshake is left to the thread: a refusal must not stop the others
+            connection = self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.server_address[1]}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that leaves early is what many of these tests do."""
 
 
-def start() -> tuple[Primer, Server]:
+def start(tls: ssl.SSLContext | None = None) -> tuple[Primer, Server]:
     primer = Primer()
-    server = Server(primer)
+    server = Server(primer, tls)
     threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
     return primer, server

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 
 from tests.cli.conftest import Cli
 from tests.cli.fake import WS, Answer, Primer, Request, problem
+from tests.cli.test_files import archive, directory, member, serve
 
 FILES = f"/v1/workspaces/{WS}/files"
 DENIED = problem(403, "permission", "The sandbox's own user is not allowed to do this.")
@@ -36,10 +38,7 @@ class Tree:
 
     def download(self, request: Request) -> Answer:
         path = request.query["path"][0]
-        kind = {i["path"]: i["kind"] for i in self.items}.get(path)
-        if kind == "dir" or path == ".":
-            return problem(422, "invalid", errors=[{"field": "path", "message": "leads to a directory"}])
-        if kind is None:
+        if path not in {i["path"] for i in self.items}:
             return problem(404, "not_found")
         return DENIED if path in self.closed else Answer(200, b"x", {"Content-Type": "application/octet-stream"})
 
@@ -66,37 +65,75 @@ def files(cli: Cli, *argv: str) -> tuple[int, str]:
     return result.code, result.err
 
 
-def test_what_cannot_be_read_is_named_and_the_rest_arrives(cli: Cli) -> None:
+# what a server says that it left out
+
+
+def noted(
+    primer: Primer, *left: tuple[str, str], count: int | None = None, names: tuple[str, ...] = ("a", "b")
+) -> None:
+    """An archive of some files whose last member names what is not in it."""
+    note = {"left_out": [{"path": path, "why": why} for path, why in left], "left_out_count": count or len(left)}
+    serve(primer, *[(member(name, b"new"), b"new") for name in names], (directory("./", json.dumps(note)), b""))
+
+
+def test_what_could_not_be_read_is_named_and_the_rest_arrives(cli: Cli, primer: Primer) -> None:
+    noted(primer, ("key", "unreadable"), ("sub/gone", "vanished"), ("x\x1b[2J", "odd"))
     assert files(cli, "get", WS, "res", "-O", "here") == (
         1,
-        "skipped res/key: not readable\nskipped res/secret: not readable\nsaved here (3 entries)\n",
+        "skipped key: not readable\nskipped sub/gone: went away meanwhile\nskipped x\\x1b[2J: cannot be read\n"
+        "saved here (2 entries)\n",
     )
-    assert sorted(str(p) for p in Path("here").rglob("*")) == ["here/empty", "here/sub", "here/sub/a"]
+    assert sorted(os.listdir("here")) == ["a", "b"]
 
 
-def test_skip_special_does_not_cover_what_cannot_be_read(cli: Cli, tree: Tree) -> None:
-    assert files(cli, "get", WS, "res", "-O", "here", "--skip-special")[0] == 1
-    tree.closed.clear()
-    tree.items.append(entry("res/link", "symlink"))
-    assert files(cli, "get", WS, "res", "-O", "there", "--skip-special")[0] == 0
+@pytest.mark.parametrize(
+    ("why", "code"), [("symlink", 0), ("other", 0), ("unreadable", 1), ("moved", 1), ("changed", 1)]
+)
+def test_skip_special_covers_links_and_devices_and_nothing_else(cli: Cli, primer: Primer, why: str, code: int) -> None:
+    noted(primer, ("x", why))
+    assert files(cli, "get", WS, "res", "-O", "here", "--skip-special")[0] == code
+    assert files(cli, "get", WS, "res", "-O", "there")[0] == 1
 
 
-def test_a_file_that_goes_away_meanwhile_is_skipped(cli: Cli, primer: Primer, tree: Tree) -> None:
-    download = tree.download
+def test_what_is_only_counted_is_said_too(cli: Cli, primer: Primer) -> None:
+    noted(primer, ("x", "symlink"), count=5001)
+    code, err = files(cli, "get", WS, "res", "-O", "here", "--skip-special")
+    assert (code, "skipped 5000 more\n" in err) == (1, True)
 
-    def racing(request: Request) -> Answer:
-        return problem(404, "not_found") if request.query["path"][0] == "res/sub/a" else download(request)
 
-    tree.closed.clear()
-    primer.on("GET", f"{FILES}/download", racing)
+def test_a_file_that_was_cut_short_is_removed_and_one_that_was_written_to_stays(cli: Cli, primer: Primer) -> None:
+    noted(primer, ("a", "shrunk"), ("b", "changed"))
+    assert files(cli, "get", WS, "res", "-O", "here") == (
+        1,
+        "skipped a: became shorter while it was read\nchanged b: it was written to while it was read\n"
+        "saved here (1 entry)\n",
+    )
+    assert os.listdir("here") == ["b"]
+
+
+@pytest.mark.parametrize("path", ["mine", "../mine", "sub/mine", "/etc/mine", "a/../mine"])
+def test_a_server_cannot_have_a_file_removed_that_it_did_not_send(cli: Cli, primer: Primer, path: str) -> None:
+    Path("here/sub").mkdir(parents=True)
+    for place in ("mine", "here/mine", "here/sub/mine"):
+        Path(place).write_text("mine")
+    noted(primer, (path, "shrunk"))
+    assert files(cli, "get", WS, "res", "-O", "here")[0] == 1
+    assert [Path(place).read_text() for place in ("mine", "here/mine", "here/sub/mine")] == ["mine"] * 3
+
+
+@pytest.mark.parametrize(
+    "note", ["{", "[]", "[" * 100_000, '{"left_out": 1}', '{"left_out": [1, {}]}', '{"left_out_count": "x"}', "\x1b[2J"]
+)
+def test_a_note_that_is_none_breaks_nothing(cli: Cli, primer: Primer, note: str) -> None:
+    serve(primer, (member("a", b"A"), b"A"), (directory(".", note), b""))
     code, err = files(cli, "get", WS, "res", "-O", "here")
-    assert (code, err) == (1, "skipped res/sub/a: went away meanwhile\nsaved here (4 entries)\n")
+    assert (code, Path("here/a").read_text()) == (int("{}" in note), "A"), err
 
 
 def test_a_directory_that_may_not_be_read_itself_says_so(cli: Cli) -> None:
     for argv in (["get", WS, "res/secret", "-O", "here"], ["get", WS, "res/secret", "--content"]):
         code, err = files(cli, *argv)
-        assert (code, err) == (4, f"error: {WS}:res/secret: not readable\n")
+        assert (code, err) == (4, f"error: {WS}:res/secret: the sandbox's own user is not allowed to do this\n")
     assert not Path("here").exists()
 
 
@@ -105,18 +142,17 @@ def test_a_single_file_that_may_not_be_read_is_named(cli: Cli) -> None:
     assert (code, err) == (4, f"error: {WS}:res/key: the sandbox's own user is not allowed to do this\n")
 
 
-def test_a_download_that_stops_in_the_middle_says_what_is_there(cli: Cli, primer: Primer, tree: Tree) -> None:
-    download = tree.download
-
-    def stopping(request: Request) -> Answer:
-        lost = problem(409, "workspace_lost", "The workspace is lost.")
-        return lost if request.query["path"][0] == "res/sub/a" else download(request)
-
-    primer.on("GET", f"{FILES}/download", stopping)
+@pytest.mark.parametrize("kept", [100, 1024 + 512 + 2, 3 * 1024])
+def test_a_download_that_stops_in_the_middle_says_what_is_there(cli: Cli, primer: Primer, kept: int) -> None:
+    whole = archive((member("a", b"A"), b"A"), (member("b", b"B" * 900), b"B" * 900), (member("c", b"C"), b"C"))
+    answer = Answer(200, None, {"Content-Type": "application/x-tar"}, pieces=[whole[:kept]], cut=True)
+    primer.on("GET", f"{FILES}/download", answer)
     code, err = files(cli, "get", WS, "res", "-O", "here")
-    assert code == 1
-    assert "warning: here is not complete: 2 entries of it arrived\n" in err
-    assert err.endswith("error: The workspace is lost.\n")
+    there = {100: "", 1538: "1 entry", 3072: "2 entries"}[kept]
+    warning = f"warning: here is not complete: {there} of it arrived\n" if there else ""
+    assert (code, err) == (6, f"{warning}error: the download broke off\n")
+    assert all(len(path.read_bytes()) in (1, 900) for path in Path().glob("here/*"))
+    assert Path("here").exists() == bool(there)
 
 
 def test_ls_of_all_levels_names_what_it_could_not_look_into(cli: Cli) -> None:
@@ -136,7 +172,8 @@ def test_a_failure_of_the_server_is_no_unreadable_directory(cli: Cli, primer: Pr
 
 
 @pytest.mark.parametrize("path", [".", "/", "./"])
-def test_the_workspace_itself_is_a_directory(cli: Cli, path: str) -> None:
+def test_the_workspace_itself_is_a_directory(cli: Cli, primer: Primer, path: str) -> None:
+    serve(primer)
     assert files(cli, "get", WS, path, "--content") == (
         2,
         "error: the workspace itself is a directory\n"

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.fake import WS, Answer, Primer, Request, problem
+from tests.cli.fake import WS, Answer, Primer
 
 DOWNLOAD = f"/v1/workspaces/{WS}/files/download"
 
@@ -96,6 +96,12 @@ def member(
     return info
 
 
+def directory(name: str, note: str = "") -> tarfile.TarInfo:
+    info = member(name, kind=tarfile.DIRTYPE, mode=0o755)
+    info.pax_headers = {"comment": note} if note else {}
+    return info
+
+
 def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
@@ -106,6 +112,10 @@ def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 def serve(primer: Primer, *members: tuple[tarfile.TarInfo, bytes]) -> None:
     primer.on("GET", DOWNLOAD, Answer(200, archive(*members), {"Content-Type": "application/x-tar"}))
+
+
+def serve_bytes(primer: Primer, raw: bytes) -> None:
+    primer.on("GET", DOWNLOAD, Answer(200, raw, {"Content-Type": "application/x-tar"}))
 
 
 def test_a_directory_needs_a_place(cli: Cli, primer: Primer) -> None:
@@ -215,31 +225,3 @@ def test_put_does_not_replace_with_no_clobber(cli: Cli, primer: Primer) -> None:
 def test_a_file_of_a_workspace_that_is_gone_names_the_workspace(cli: Cli, primer: Primer) -> None:
     primer.store["workspaces"].clear()
     assert get(cli, "out.txt") == (3, f"error: workspace {WS} not found\n(request id 7f3a9c12)\n")
-
-
-def test_a_directory_comes_file_by_file_from_a_server_that_packs_none(cli: Cli, primer: Primer) -> None:
-    def item(path: str, kind: str = "file", mode: str = "0644") -> dict[str, str]:
-        return {"path": path, "name": path.rpartition("/")[2], "kind": kind, "mode": mode}
-
-    def download(request: Request) -> Answer:
-        path = request.query["path"][0]
-        if path in primer.files:
-            return Answer(200, primer.files[path], {"Content-Type": "application/octet-stream"})
-        return problem(422, "invalid", errors=[{"field": "path", "message": "leads to a directory"}])
-
-    primer.files = {"dir/tool": b"#!", "dir/sub/a": b"A", "dir/evil\x1b": b"x"}
-    items = [item("dir/sub", "dir"), item("dir/sub/a"), item("dir/tool", mode="0755"), item("dir/l", "symlink")]
-    primer.on("GET", DOWNLOAD, download)
-    listing = {"items": [*items, item("dir/evil\x1b"), item("../out")], "next_cursor": None}
-    primer.on("GET", f"/v1/workspaces/{WS}/files", Answer(200, listing))
-    code, err = get(cli, "dir", "-O", "here")
-    assert code == 1
-    assert sorted(str(p) for p in Path("here").rglob("*")) == ["here/sub", "here/sub/a", "here/tool"]
-    assert Path("here/tool").stat().st_mode & 0o777 == 0o755
-    assert err.splitlines() == [
-        "skipped dir/l: a link",
-        "skipped dir/evil\\x1b: its name holds control characters",
-        "skipped ../out: its path leads outside",
-        "saved here (3 entries)",
-    ]
-    assert get(cli, "dir")[0] == 2

@@ -57,4 +57,4 @@ def test_the_app_needs_no_configuration_to_print_help(cli: Cli, environment: dic
 def test_completion_completes_commands(spawn: Spawn) -> None:
     env = {"_PRIMECTL_COMPLETE": "bash_complete", "COMP_WORDS": "primectl workspace ex", "COMP_CWORD": "2"}
     out, err = spawn(env=env).communicate(timeout=20)
-    assert (out.strip(), err) == (b"plain,exec", b"")
+    assert (out.split(), err) == ([b"plain,exec", b"plain,execs"], b"")

@@ -89,7 +89,7 @@ HEAD = "kind: workspace\nspec:\n  template_id: a\n"
     ("text", "expected"),
     [
         (HEAD + "  name: a\n  name: b\n", 'm.yaml:5: duplicate key "name": first on line 4, again on line 5'),
-        (HEAD + "  name: yes\n  ttl_s: on\n", 'm.yaml:5: spec.ttl_s: must be a number, not "on"'),
+        (HEAD + "  name: yes\n  ttl_s: on\n", 'm.yaml:5: spec.ttl_s: must be a whole number, not "on"'),
         (HEAD + "  name: true\n", "m.yaml:4: spec.name: must be text, not true"),
         (HEAD + "  name: 5\n", 'write it in quotes: "5"'),
         (HEAD + "  name: !!python/object/apply:os.system [id]\n", "m.yaml:4: the tag tag:yaml.org,2002:python/"),
@@ -98,7 +98,10 @@ HEAD = "kind: workspace\nspec:\n  template_id: a\n"
         (HEAD + "  name: \udcff\n", "m.yaml:4: is not UTF-8 text"),
         (HEAD + '  name: "\\0"\n', "m.yaml:4: spec.name: must not hold NUL"),
         (HEAD + "  ttl_s: 1" + "0" * 200 + "\n", "m.yaml:4: spec.ttl_s: is too large"),
-        (HEAD + "  ttl_s: 1e999\n", "m.yaml:4: spec.ttl_s: must be a finite number"),
+        (
+            "kind: agent\nspec:\n  id: a\n  model: {provider_id: p}\n  temperature: 1e999\n",
+            "temperature: must be a finite number",
+        ),
         (HEAD + "  template: b\n", "did you mean template_id?"),
         ("kind: workspace\nspec: {}\n", "m.yaml:2: spec.template_id: is required"),
         ("kind: workspce\nspec: {}\n", "did you mean workspace?"),
@@ -221,7 +224,7 @@ def test_what_get_prints_as_yaml_can_be_applied_and_holds_no_secret(cli: Cli, pr
     ("flags", "spec"),
     [
         (["--set", "labels.team=red", "--set", "labels.'a.b'=1"], {"labels": {"team": "red", "a.b": "1"}}),
-        (["--set", "ttl_s=30"], {"ttl_s": 30}),
+        (["--set", "ttl_s=90"], {"ttl_s": 90}),
         (["--set", "name=a=b,c"], {"name": "a=b,c"}),
         (["--set-json", 'labels={"a": "b"}'], {"labels": {"a": "b"}}),
         (["--set-string", "name=true"], {"name": "true"}),
@@ -240,7 +243,7 @@ def test_set_types_values_by_the_schema(cli: Cli, primer: Primer, flags: list[st
             ["--set", "templat_id=a"],
             "error: --set templat_id: workspace has no such field\nhint: did you mean template_id?\n",
         ),
-        (["--set", "template_id=a", "--set", "ttl_s=soon"], 'error: ttl_s: must be a number, not "soon"\n'),
+        (["--set", "template_id=a", "--set", "ttl_s=soon"], 'error: ttl_s: must be a whole number, not "soon"\n'),
         (["--set", "template_id"], "error: --set template_id: write path=value\n"),
         (["--set-json", "labels={"], "error: --set-json labels={: the value is not JSON\n"),
         (["--set", "name=x"], "error: template_id: is required\n"),

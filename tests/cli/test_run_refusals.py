@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.fake import WS, Answer, Primer, Request, problem
+from tests.cli.fake import WS, Answer, Primer
 
 FILES = f"/v1/workspaces/{WS}/files"
 
@@ -66,17 +68,16 @@ def test_arguments_of_code_come_after_two_dashes(cli: Cli, primer: Primer) -> No
 
 
 def test_a_directory_is_fetched_too(cli: Cli, primer: Primer) -> None:
-    def download(request: Request) -> Answer:
-        if request.query["path"][0] == "out":
-            return problem(422, "invalid", errors=[{"field": "path", "message": "leads to a directory"}])
-        return Answer(200, b"42", {"Content-Type": "application/octet-stream"})
-
-    listing = {"items": [{"path": "out/a", "name": "a", "kind": "file", "mode": "0644"}], "next_cursor": None}
-    primer.on("GET", f"{FILES}/download", download)
-    primer.on("GET", FILES, Answer(200, listing))
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        member = tarfile.TarInfo("out/a")
+        member.size = 2
+        archive.addfile(member, io.BytesIO(b"42"))
+    answer = Answer(200, packed.getvalue(), {"Content-Type": "application/x-tar"})
+    primer.on("GET", f"{FILES}/download", answer)
     result = cli("run", "-c", "x", "--fetch", "out")
-    assert (result.code, result.err) == (0, "saved ./out (1 entry)\n")
-    assert Path("out/a").read_bytes() == b"42"
+    assert result.code == 0, result.err
+    assert [path.read_bytes() for path in Path("out").rglob("a")] == [b"42"]
 
 
 def test_a_file_that_is_not_there_gets_no_hint_at_what_is_gone(cli: Cli) -> None:
