@@ -34,6 +34,9 @@ test: venv ## every check this machine can run
 
 docs: venv ## write the generated pages anew
 	@$(BIN)/python -m primer_site.openapi
+	@$(BIN)/python -m primer_site.variables
+	@$(BIN)/python -m cli.reference
+	@$(BIN)/python -m primer_site.reference
 
 deps: venv ## newest allowed versions into constraints.txt
 	@$(BIN)/python scripts/deps.py

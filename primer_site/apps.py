@@ -9,4 +9,4 @@ class PrimerSiteConfig(AppConfig):
 
         from primer_site import checks, logs  # noqa: F401 - registers the checks
 
-        logs.remember_secret(settings.SECRET_KEY, *settings.PRIMER_ENCRYPTION_KEYS)
+        logs.remember_secret(settings.SECRET_KEY, settings.PRIMER_METRICS_TOKEN, *settings.PRIMER_ENCRYPTION_KEYS)

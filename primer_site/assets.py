@@ -13,19 +13,24 @@ from django.core.management import call_command
 MARK = ".collected"
 
 
+def collected() -> bool:
+    """Whether what was collected is of the sources that there are now."""
+    mark: Path = settings.STATIC_ROOT / MARK
+    return mark.is_file() and mark.read_text() == _fingerprint()
+
+
 def collect() -> str:
     """Collects static files unless the sources are those of the last time; returns what was done."""
     root: Path = settings.STATIC_ROOT
     mark = root / MARK
-    now = _fingerprint()
-    if mark.is_file() and mark.read_text() == now:
+    if collected():
         return "unchanged"
     root.mkdir(parents=True, exist_ok=True)
     mark.unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about files that two packages ship under one name
         call_command("collectstatic", interactive=False, verbosity=0, clear=True)
-    mark.write_text(now)
+    mark.write_text(_fingerprint())
     return "collected"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from typing import Any
 
@@ -10,7 +11,10 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
+from primer_site.variables import BY_NAME
+
 OLDEST_SQLITE = (3, 35, 0)  # UPDATE … RETURNING
+SHORTEST_TOKEN = 20  # characters
 
 
 @register("primer")
@@ -57,6 +61,8 @@ def limits(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
     if settings.PRIMER_DRAIN_S < 0:
         found.append(Error("PRIMER_DRAIN_S is negative.", hint="Use seconds, 0 or more.", id="primer.E006"))
+    if settings.PRIMER_KEEP_DAYS < 0:
+        found.append(Error("PRIMER_KEEP_DAYS is negative.", hint="Use days, or 0 for ever.", id="primer.E008"))
     if settings.PRIMER_MAX_BODY_BYTES > settings.PRIMER_MAX_UPLOAD_BYTES:
         hint = "Raise PRIMER_MAX_UPLOAD_BYTES, which bounds every body."
         found.append(
@@ -66,8 +72,23 @@ def limits(**_: Any) -> list[CheckMessage]:
 
 
 @register("primer")
+def spelling(**_: Any) -> list[CheckMessage]:
+    """A misspelled variable would be ignored without a word."""
+    known = {*BY_NAME, *(f"{name}_FILE" for name, variable in BY_NAME.items() if variable.secret)}
+    hint = "docs/settings.md has them all: correct or unset it."
+    return [
+        checks.Warning(f"There is no setting {name}.", hint=hint, id="primer.W004")
+        for name in sorted(os.environ)
+        if name.startswith("PRIMER_") and name not in known
+    ]
+
+
+@register("primer")
 def exposure(**_: Any) -> list[CheckMessage]:
     found: list[CheckMessage] = []
+    if 0 < len(settings.PRIMER_METRICS_TOKEN) < SHORTEST_TOKEN:
+        hint = f"Use {SHORTEST_TOKEN} characters or more: openssl rand -hex 20"
+        found.append(Error("PRIMER_METRICS_TOKEN can be guessed: it is too short.", hint=hint, id="primer.E009"))
     if "*" in settings.ALLOWED_HOSTS:
         hint = "List the names people use in PRIMER_ALLOWED_HOSTS."
         found.append(checks.Warning("The server answers to every host name.", hint=hint, id="primer.W001"))

@@ -30,7 +30,23 @@ def call(module: str, function: str, **options: Any) -> NoReturn:
         _end("", 130)
     except BrokenPipeError:
         _end("", 141)
+    except OSError as exc:
+        where = f": {exc.filename}" if exc.filename else ""
+        _end(f"error: {exc.strerror or exc}{where}\nhint: primer doctor says what is wrong with the data directory", 1)
+    except Exception as exc:
+        if (told := _database_error(exc)) is None:
+            raise
+        _end(told, 1)
     sys.exit(code or 0)
+
+
+def _database_error(exc: Exception) -> str | None:
+    """The lines about a database that cannot be used; None for anything else, which is a mistake of ours."""
+    from django.db import DatabaseError
+
+    if not isinstance(exc, DatabaseError):
+        return None
+    return f"error: the database cannot be used: {exc}\nhint: primer doctor says what is wrong with it"
 
 
 def _end(text: str, code: int) -> NoReturn:
@@ -67,15 +83,18 @@ def up(**options: Any) -> None:
 
 
 @main.command()
+@click.option("--deep", is_flag=True, help="Run a sandbox too, and prove what it can and cannot do.")
+@click.option("--fix", is_flag=True, help="Mend what can be mended, and say what was done.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-def doctor(output: str) -> None:
+def doctor(**options: Any) -> None:
     """Says what is missing and the command that mends it. Exit 0: all well, 8: warnings only, 1: something fails.
 
     \b
     primer doctor
-    primer doctor -o json
+    primer doctor --deep
+    primer doctor --fix -o json
     """
-    call("doctor", "doctor", output=output)
+    call("doctor", "doctor", **options)
 
 
 @main.command()
@@ -138,6 +157,47 @@ def reset_password(**options: Any) -> None:
     primer admin reset-password alice
     """
     call("people", "reset_password", **options)
+
+
+@main.command()
+def prune(**options: Any) -> None:
+    """Removes what is older than PRIMER_KEEP_DAYS (90): ended sessions, ended commands with their output, audit entries.
+
+    Also expired keys and sign-ins, and runtime volumes of earlier versions that no container uses. The running server does
+    the same once a day; this may run beside it.
+
+    \b
+    primer prune
+    PRIMER_KEEP_DAYS=7 primer prune
+    """
+    call("prune", "prune", **options)
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+def backup(**options: Any) -> None:
+    """Writes database, keys and instance id into one new file (0600), also while the server runs.
+
+    The file opens everything that this install holds: keep it like a password. Files of workspaces are on their engines
+    and not in it.
+
+    \b
+    primer backup /safe/place/primer.backup
+    primer backup "primer-$(date +%F).backup"
+    """
+    call("backup", "backup", **options)
+
+
+@main.command()
+@click.argument("file", type=click.Path(dir_okay=False))
+def restore(**options: Any) -> None:
+    """Brings a backup into an empty PRIMER_HOME. A file that is damaged or not a backup changes nothing.
+
+    \b
+    primer restore primer.backup
+    PRIMER_HOME=/srv/primer primer restore primer.backup
+    """
+    call("restore", "restore", **options)
 
 
 @main.command()

@@ -36,15 +36,22 @@ def migrate() -> str:
     return f"{len(plan)} migrations applied{copied}" if not fresh else "created"
 
 
-def _copy() -> Path:
+def copy_to(target: Path) -> None:
+    """Copies the database of this install as it is at one moment into an empty file; others may write meanwhile.
+
+    The backup interface copies what the write-ahead log holds too, which copying the file would lose.
+    """
     source = Path(connection.settings_dict["NAME"])
+    with closing(sqlite3.connect(f"file:{source}?mode=ro", uri=True)) as old, closing(sqlite3.connect(target)) as new:
+        old.backup(new)
+
+
+def _copy() -> Path:
     directory = settings.PRIMER_HOME / "copies"
     directory.mkdir(mode=0o700, exist_ok=True)
     target: Path = directory / f"{datetime.now(UTC):%Y%m%dT%H%M%S%f}.sqlite3"
     target.touch(mode=0o600)
-    # The backup interface copies what the write-ahead log holds too, which copying the file would lose.
-    with closing(sqlite3.connect(source)) as old, closing(sqlite3.connect(target)) as new:
-        old.backup(new)
+    copy_to(target)
     for path in sorted(directory.glob("*.sqlite3"))[:-KEEP_COPIES]:
         path.unlink()
     return target

@@ -7,14 +7,13 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
 
-from primer_site import engine, report
+from primer_site import demo_leftovers, engine, report
 from primer_site.demo_server import DemoServer, Ran
 from primer_site.errors import PrimerError
 
@@ -62,8 +61,9 @@ def demo(keep: bool, local: bool) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     if not local:
         _need_engine()
-    directory = Path(tempfile.mkdtemp(prefix="primer-demo-"))
-    server = DemoServer(directory, secrets.token_hex(32), local=local)
+        demo_leftovers.clear()
+    claim = demo_leftovers.Claim()
+    server = DemoServer(claim.directory, secrets.token_hex(32), local=local)
     checks = Checks()
     try:
         server.start()
@@ -71,7 +71,8 @@ def demo(keep: bool, local: bool) -> int:
     except PrimerError as exc:
         checks.expect(False, exc.detail)
     finally:
-        _clean(server, checks, keep=keep, local=local)
+        _clean(server, checks, claim, keep=keep, local=local)
+        claim.release()
     took = f"({time.monotonic() - began:.1f} s)"
     if checks.failed:
         click.echo(f"demo: failed {took}: {checks.failed[0]}")
@@ -174,7 +175,7 @@ def _tear_down(server: DemoServer, checks: Checks, workspace: str, *, local: boo
         checks.expect(not left, f"left on the engine: {', '.join(left)}" if left else "nothing left: container, volume")
 
 
-def _clean(server: DemoServer, checks: Checks, *, keep: bool, local: bool) -> None:
+def _clean(server: DemoServer, checks: Checks, claim: demo_leftovers.Claim, *, keep: bool, local: bool) -> None:
     from primer_site import destroy
 
     instance = server.instance_id()
@@ -184,7 +185,9 @@ def _clean(server: DemoServer, checks: Checks, *, keep: bool, local: bool) -> No
         if left != [destroy.NOTHING]:
             checks.expect(False, f"the demo had to remove from the engine: {left[0]}")
     if keep:
-        report.ok("data", f"kept: PRIMER_HOME={server.home}; remove it with: PRIMER_HOME={server.home} primer destroy")
+        claim.keep()
+        remove = f"PRIMER_HOME={server.home} primer destroy && rm -r {server.directory}"
+        report.ok("data", f"kept: PRIMER_HOME={server.home}; remove it with: {remove}")
     else:
         shutil.rmtree(server.directory, ignore_errors=True)
 

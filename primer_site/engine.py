@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,35 @@ def objects_named(name: str) -> list[str]:
     finally:
         client.close()
     return [f"container {name}" for _ in containers] + [f"volume {volume['Name']}" for volume in volumes]
+
+
+def data_root() -> str:
+    """Where the engine keeps images, containers and volumes: a path on its host."""
+    from workspaces.providers.engine import open_local
+
+    client = open_local(url())
+    try:
+        return str(client.info().get("DockerRootDir") or "")
+    finally:
+        client.close()
+
+
+def instances(prefix: str, *, before: float) -> list[str]:
+    """Instance labels with that beginning on containers (in any state) and volumes made before that time (Unix seconds)."""
+    from workspaces.providers.engine import open_local
+    from workspaces.providers.manifests import LABEL_INSTANCE
+
+    client = open_local(url())
+    try:
+        filters = {"label": LABEL_INSTANCE}
+        found = [(one["Labels"], float(one["Created"])) for one in client.containers(all=True, filters=filters)]
+        for one in (client.volumes(filters=filters) or {}).get("Volumes") or []:
+            made = datetime.fromisoformat(one["CreatedAt"].replace("Z", "+00:00")).timestamp()
+            found.append((one["Labels"], made))
+    finally:
+        client.close()
+    names = {labels[LABEL_INSTANCE] for labels, made in found if made < before}
+    return sorted(name for name in names if name.startswith(prefix))
 
 
 def how_to_get_one() -> str:

@@ -1,4 +1,4 @@
-"""`/healthz` (the process answers) and `/readyz` (it can work). Anonymous callers get yes or no, signed-in ones the details."""
+"""`/healthz` (the process answers) and `/readyz` (it can work). Everyone gets yes or no, admins the details."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from primer_site import services
 
+SILENCE_S = 30.0  # services look for work each second; a database that is slow for a moment is no reason
 _migrated = False
 
 
@@ -30,11 +31,11 @@ def healthz(request: HttpRequest) -> JsonResponse:
 @api_view(["GET"])
 @permission_classes([AllowAny])
 def readyz(request: Request) -> Response:
-    """200 when everything works, else 503. `checks` names each part and is "ok" or a sentence; only for signed-in callers."""
+    """200 when everything works, else 503. `checks` names each part and is "ok" or a sentence; only admins see it."""
     checks = measure()
     ready = all(state == "ok" for state in checks.values())
     body: dict[str, object] = {"ready": ready}
-    if request.user.is_authenticated:
+    if getattr(request.user, "is_admin", False):
         body["checks"] = checks
     return Response(body, status=200 if ready else 503, headers={} if ready else {"Retry-After": "2"})
 
@@ -48,8 +49,16 @@ def measure() -> dict[str, str]:
     }
     found = {name: part() for name, part in parts.items()}
     for name, runs in services.states().items():
-        found[name] = "ok" if runs else "The service failed and is being started again; the log has the reason."
+        found[name] = _service(name, runs)
     return found
+
+
+def _service(name: str, runs: bool) -> str:
+    if not runs:
+        return "The service failed and is being started again; the log has the reason."
+    if (silent_s := services.silence(name)) > SILENCE_S:
+        return f"The service has given no sign of life for {silent_s:.0f} s."
+    return "ok"
 
 
 def _database() -> str:

@@ -6,6 +6,8 @@ import os
 import secrets
 from pathlib import Path
 
+from primer_site.errors import Invalid
+
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
 
@@ -23,7 +25,11 @@ def setting(name: str, file_name: str = "") -> str:
     if value := os.environ.get(f"PRIMER_{name}"):
         return value
     if path := os.environ.get(f"PRIMER_{name}_FILE"):
-        return Path(path).read_text().strip()
+        try:
+            return Path(path).read_text().strip()
+        except (OSError, UnicodeDecodeError) as exc:
+            why = exc.strerror if isinstance(exc, OSError) else "it is not text"
+            raise Invalid(f"The file that PRIMER_{name}_FILE names cannot be read: {why}.") from None
     if file_name and (stored := home_dir() / file_name).is_file():
         return stored.read_text().strip()
     return ""

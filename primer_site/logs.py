@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import logging
 import threading
 import urllib.parse
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from typing import Any
 
 import structlog
@@ -35,6 +36,7 @@ def _forms(value: str) -> Iterable[str]:
     if len(value) < SHORTEST:
         return
     yield value
+    yield json.dumps(value)[1:-1]  # inside a body that somebody put into a message
     yield urllib.parse.quote(value, safe="")
     # A value in the middle of encoded text has three possible alignments; the characters that all of them share with
     # their neighbours are cut off.
@@ -84,8 +86,26 @@ class Formatter(structlog.stdlib.ProcessorFormatter):
         return escape(redact(super().format(record)))
 
 
-def formatter() -> Formatter:
-    """For LOGGING: lines of `logging` and of structlog in one shape, `timestamp=… level=… event=… key=value`."""
+def hide(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """A step of structlog: every value without remembered secrets, also inside of lists and objects.
+
+    Before the line is made: a renderer escapes quotes and line breaks, and a secret that has some would look different.
+    """
+    return {str(key): _hidden(value) for key, value in event.items()}
+
+
+def _hidden(value: Any) -> Any:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, dict):
+        return {redact(str(key)): _hidden(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_hidden(item) for item in value]
+    return redact(str(value))
+
+
+def formatter(style: str = "text") -> Formatter:
+    """For LOGGING: lines of `logging` and of structlog in one shape, `timestamp=… level=… event=… key=value`, or JSON."""
     before: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -102,7 +122,10 @@ def formatter() -> Formatter:
         foreign_pre_chain=before,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            hide,
             # A value with a line break stays on its line, so nothing from outside can forge a second one.
-            structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
+            structlog.processors.JSONRenderer(ensure_ascii=True)
+            if style == "json"
+            else structlog.processors.LogfmtRenderer(key_order=["timestamp", "level", "event"]),
         ],
     )

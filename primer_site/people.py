@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import click
+
+from primer_site.variables import value
 
 MIN_TOKEN = 40  # characters: 160 bits in hex
 OPERATOR_TOKEN = "primer up"  # noqa: S105 - a token's name
@@ -48,7 +48,7 @@ def ensure_admin() -> tuple[str, str]:
 
     if existing := User.objects.filter(role=Role.ADMIN, is_active=True).order_by("pk").first():
         return existing.username, ""
-    given = os.environ.get("PRIMER_INIT_ADMIN_PASSWORD", "")
+    given = value("PRIMER_INIT_ADMIN_PASSWORD")
     user, password = services.user_create(username="admin", role=Role.ADMIN, password=given)
     if given:
         return user.username, ""
@@ -64,16 +64,16 @@ def ensure_init_token() -> bool:
     from accounts.models import Role, Scope, Token, User
     from primer_site.errors import Invalid
 
-    value = os.environ.get("PRIMER_INIT_TOKEN", "")
-    if not value:
+    given = value("PRIMER_INIT_TOKEN")
+    if not given:
         return False
-    if len(value) < MIN_TOKEN or not value.isascii() or not value.isalnum():
+    if len(given) < MIN_TOKEN or not given.isascii() or not given.isalnum():
         raise Invalid(f"PRIMER_INIT_TOKEN must be {MIN_TOKEN} or more letters and digits.", hint="openssl rand -hex 32")
-    digest = hash_token(value)
+    digest = hash_token(given)
     if not Token.objects.filter(digest=digest).exists():
         admin = User.objects.filter(role=Role.ADMIN, is_active=True).order_by("pk")[0]
         Token(
-            digest=digest, token_key=value[: CONSTANTS.TOKEN_KEY_LENGTH], user=admin, expiry=None,
+            digest=digest, token_key=given[: CONSTANTS.TOKEN_KEY_LENGTH], user=admin, expiry=None,
             name="PRIMER_INIT_TOKEN", scope=Scope.ADMIN,
         ).save()  # fmt: skip
     return True

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import click
 
@@ -16,6 +18,17 @@ class Level(enum.StrEnum):
 
 
 COLORS = {Level.OK: "green", Level.WARN: "yellow", Level.FAIL: "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found. `fix` is what mends it, `mend` does so and returns what it did."""
+
+    level: Level
+    name: str
+    text: str
+    fix: str = ""
+    mend: Callable[[], str] | None = field(default=None, compare=False)
 
 
 def line(level: Level, name: str, text: str, fix: str = "") -> None:

@@ -11,6 +11,8 @@ import structlog
 from django.http import HttpRequest, HttpResponse
 from django.utils.http import http_date
 
+from primer_site import metrics
+
 log = structlog.get_logger(__name__)
 _GIVEN = re.compile(r"[A-Za-z0-9._-]{8,64}")
 
@@ -41,7 +43,8 @@ class RequestMiddleware:
         response = self.get_response(request)
         response["X-Request-ID"] = number
         response["Date"] = http_date()  # Daphne sends none, and clients compare clocks by it
-        if not request.path.startswith(("/healthz", "/readyz", "/static/")):
+        metrics.request_seen(request.method, response.status_code, time.monotonic() - began)
+        if not request.path.startswith(("/healthz", "/readyz", "/metrics", "/static/")):
             log.info(
                 "request", method=request.method, path=request.path, status=response.status_code, request_id=number,
                 ms=round((time.monotonic() - began) * 1000, 1),

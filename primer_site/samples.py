@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ from primer_site.problems import field_errors
 from workspaces import image, serializers, services
 from workspaces.models import WorkspaceProvider, WorkspaceTemplate
 
+ANTHROPIC = {
+    "id": "anthropic",
+    "description": "The Messages API, with the key in ANTHROPIC_API_KEY.",
+    "provider": "anthropic",
+    "config": {"kind": "anthropic", "api_key_env": "ANTHROPIC_API_KEY", "default_model": "claude-sonnet-5-5"},
+}
 MODEL = {"id": "scripted", "provider": "scripted", "config": {"kind": "scripted"}}
 AGENT = {
     "id": "default-runner",
@@ -38,6 +45,9 @@ def create() -> list[str]:
         agents.llm_provider_create(by=by, data=_checked(agent_shapes.LLMProviderSerializer, MODEL))
         agents.agent_create(by=by, data=_checked(agent_shapes.AgentSerializer, AGENT))
         made += ["llm provider scripted", "agent default-runner"]
+        if os.environ.get("ANTHROPIC_API_KEY"):
+            agents.llm_provider_create(by=by, data=_checked(agent_shapes.LLMProviderSerializer, ANTHROPIC))
+            made.append("llm provider anthropic")
     return made
 
 

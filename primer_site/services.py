@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -11,11 +12,23 @@ import structlog
 END_S = 5.0  # what a stop grants to a service after its drain
 log = structlog.get_logger(__name__)
 _up: dict[str, bool] = {}
+_beats: dict[str, float] = {}
 
 
 def states() -> dict[str, bool]:
     """Each service of this process by name: does it run now?"""
     return dict(_up)
+
+
+def beat(name: str) -> None:
+    """A service says that its work moves, each time it looks for more."""
+    _beats[name] = time.monotonic()
+
+
+def silence(name: str) -> float:
+    """Seconds since the last beat of a service; 0 for one that never beats."""
+    last = _beats.get(name)
+    return 0.0 if last is None else time.monotonic() - last
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,7 @@ class Running:
         pause = self._first_pause_s
         while not self.stop.is_set():
             _up[self.service.name] = True
+            _beats.pop(self.service.name, None)
             try:
                 await self.service.serve(self.stop)
                 pause = self._first_pause_s

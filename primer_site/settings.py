@@ -1,18 +1,25 @@
-"""Settings, all from `PRIMER_*` variables (or `<NAME>_FILE`) and the data directory; docs/operate.md lists them."""
+"""Settings, all from `PRIMER_*` variables (the table of them is in `variables.py`) and the data directory."""
 
 from __future__ import annotations
 
 import secrets
+import sys
 from pathlib import Path
 
-import environ
 from csp.constants import NONE, SELF
 
 from primer_site.home import home_dir, setting
+from primer_site.variables import value
 
-env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
 PRIMER_HOME = home_dir()
+
+
+def shipped(name: str) -> Path:
+    """A directory that comes with Primer: beside the packages in a checkout, below `share` in an installed wheel."""
+    beside = BASE_DIR / name
+    return beside if beside.is_dir() else Path(sys.prefix) / "share" / "primer" / name
+
 
 # Without a prepared home (a tool that only imports the settings) the keys are of this process alone; the system check
 # primer.E001 refuses to serve like that.
@@ -21,18 +28,24 @@ SECRET_KEY = setting("SECRET_KEY", "secret-key") or secrets.token_urlsafe(48)
 PRIMER_ENCRYPTION_KEYS: list[str] = setting("ENCRYPTION_KEYS", "encryption-keys").split()
 PRIMER_INSTANCE_ID: str = setting("INSTANCE_ID", "instance-id")
 
-DEBUG = env.bool("PRIMER_DEBUG", default=False)
-ALLOWED_HOSTS: list[str] = env.list("PRIMER_ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
-CSRF_TRUSTED_ORIGINS: list[str] = env.list("PRIMER_TRUSTED_ORIGINS", default=[])
+DEBUG = bool(value("PRIMER_DEBUG"))
+ALLOWED_HOSTS: list[str] = value("PRIMER_ALLOWED_HOSTS")
+CSRF_TRUSTED_ORIGINS: list[str] = value("PRIMER_TRUSTED_ORIGINS")
 
 # The local provider isolates nothing, so it exists only where the operator says so.
-PRIMER_ALLOW_LOCAL = env.bool("PRIMER_ALLOW_LOCAL", default=False)
+PRIMER_ALLOW_LOCAL: bool = value("PRIMER_ALLOW_LOCAL")
 # Where a provider's engine socket may lie; anything else could make the server open files by name.
-PRIMER_SOCKET_DIRS: list[str] = env.list("PRIMER_SOCKET_DIRS", default=["/run", "/var/run", str(PRIMER_HOME)])
-PRIMER_DRAIN_S = env.float("PRIMER_DRAIN_S", default=10.0)  # what a graceful stop grants to runs
-PRIMER_TOKEN_TTL_S = env.int("PRIMER_TOKEN_TTL_S", default=30 * 24 * 3600)  # of a token that login buys
-PRIMER_MAX_BODY_BYTES = env.int("PRIMER_MAX_BODY_BYTES", default=64 * 1024 * 1024)  # of a JSON body
-PRIMER_MAX_UPLOAD_BYTES = env.int("PRIMER_MAX_UPLOAD_BYTES", default=1024**3)  # of any body
+PRIMER_SOCKET_DIRS: list[str] = [*value("PRIMER_SOCKET_DIRS"), str(PRIMER_HOME)]
+# Model endpoints that may be at a private address, as host:port.
+PRIMER_LLM_HOSTS: list[str] = value("PRIMER_LLM_HOSTS")
+PRIMER_DRAIN_S: float = value("PRIMER_DRAIN_S")  # what a graceful stop grants to runs
+PRIMER_TOKEN_TTL_S: int = value("PRIMER_TOKEN_TTL_S")  # of a token that login buys
+PRIMER_MAX_BODY_BYTES: int = value("PRIMER_MAX_BODY_BYTES")  # of a JSON body
+PRIMER_MAX_UPLOAD_BYTES: int = value("PRIMER_MAX_UPLOAD_BYTES")  # of any body
+PRIMER_MAX_WORKSPACES: int = value("PRIMER_MAX_WORKSPACES")  # of one user, alive; 0 is no limit
+PRIMER_MAX_SESSIONS: int = value("PRIMER_MAX_SESSIONS")  # of one user, queued or running; 0 is no limit
+PRIMER_KEEP_DAYS: int = value("PRIMER_KEEP_DAYS")  # of ended sessions, output and audit entries; 0 is for ever
+PRIMER_METRICS_TOKEN: str = value("PRIMER_METRICS_TOKEN")
 
 INSTALLED_APPS = [
     "django.contrib.auth",
@@ -47,6 +60,9 @@ INSTALLED_APPS = [
     "drf_spectacular_sidecar",
     "channels",
     "csp",
+    "django_htmx",
+    "django_ace",
+    "heroicons",
     "primer_site",
     "accounts",
     "workspaces",
@@ -65,6 +81,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.LoginRequiredMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "primer_site.console.ConsoleMiddleware",
 ]
 ROOT_URLCONF = "primer_site.urls"
 ASGI_APPLICATION = "primer_site.asgi.application"
@@ -72,13 +89,15 @@ APPEND_SLASH = False
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [shipped("templates")],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "django.template.context_processors.csrf",
+                "primer_site.console.frame",
             ]
         },
     }
@@ -117,7 +136,7 @@ USE_I18N = False
 
 STATIC_URL = "/static/"
 STATIC_ROOT = PRIMER_HOME / "static"
-STATICFILES_DIRS = [BASE_DIR / "static"]
+STATICFILES_DIRS = [shipped("static")]
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "whitenoise.storage.CompressedManifestStaticFilesStorage"},
@@ -129,19 +148,21 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("PRIMER_HTTPS", default=False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = bool(value("PRIMER_HTTPS"))
 X_FRAME_OPTIONS = "DENY"
+CSRF_FAILURE_VIEW = "primer_site.console.csrf_failure"
+MESSAGE_STORAGE = "django.contrib.messages.storage.session.SessionStorage"
 CONTENT_SECURITY_POLICY = {
     "DIRECTIVES": {
-        "default-src": [NONE],
+        "default-src": [SELF],
         "script-src": [SELF],
         "style-src": [SELF],
-        "img-src": [SELF, "data:"],
-        "font-src": [SELF],
-        "connect-src": [SELF],
-        "form-action": [SELF],
+        "img-src": [SELF, "data:", "blob:"],
+        "worker-src": [SELF],
+        "object-src": [NONE],
         "base-uri": [NONE],
         "frame-ancestors": [NONE],
+        "form-action": [SELF],
     }
 }
 
@@ -155,12 +176,12 @@ REST_FRAMEWORK = {
     "DEFAULT_PARSER_CLASSES": ["primer_site.parsing.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "primer_site.pagination.KeysetPagination",
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_SCHEMA_CLASS": "primer_site.operation.Operation",
     "EXCEPTION_HANDLER": "primer_site.problems.handle",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "DEFAULT_THROTTLE_RATES": {
-        "login": env.str("PRIMER_LOGIN_RATE", default="10/min"),
-        "login_address": env.str("PRIMER_LOGIN_ADDRESS_RATE", default="60/min"),
+        "login": value("PRIMER_LOGIN_RATE"),
+        "login_address": value("PRIMER_LOGIN_ADDRESS_RATE"),
     },
 }
 REST_KNOX = {
@@ -179,6 +200,10 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "COMPONENT_SPLIT_REQUEST": True,
     "ENUM_GENERATE_CHOICE_DESCRIPTION": False,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "primer_site.operation.add_shared",
+    ],
     "ENUM_NAME_OVERRIDES": {
         "OutputEncodingEnum": ["utf-8", "base64"],
         "FileEncodingEnum": ["text", "base64"],
@@ -189,15 +214,18 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {
-        "plain": {"()": "primer_site.logs.formatter"},
+        "lines": {"()": "primer_site.logs.formatter", "style": value("PRIMER_LOG_FORMAT")},
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
-    "root": {"handlers": ["stderr"], "level": env.str("PRIMER_LOG_LEVEL", default="INFO")},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
+    "root": {"handlers": ["stderr"], "level": value("PRIMER_LOG_LEVEL")},
     "loggers": {
         "daphne": {"level": "WARNING"},
         "django.request": {"level": "CRITICAL"},  # the request middleware logs each answer once, with its id
         "django.security.DisallowedHost": {"level": "CRITICAL"},  # anybody can send a wrong host: one line is enough
         "docker": {"level": "WARNING"},
+        "httpx2": {"level": "WARNING"},  # a line for each question to a model
+        "anthropic": {"level": "WARNING"},  # below it the SDKs log whole conversations
+        "openai": {"level": "WARNING"},
         "urllib3": {"level": "WARNING"},
     },
 }

@@ -28,7 +28,9 @@ def load() -> Path:
 
 
 def configure() -> Path:
-    """`load` for commands that work on an existing install; raises `NotPrepared` or `WrongInstance`."""
+    """`load` for commands that work on an existing install; raises `NotPrepared` or `WrongInstance`. It makes none."""
+    if not home.setting("INSTANCE_ID", "instance-id"):
+        raise NotPrepared(f"There is no install at {home.home_dir()}.", hint=NotPrepared.hint + ", or set PRIMER_HOME")
     directory = load()
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor

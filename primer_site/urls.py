@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.urls import URLPattern, URLResolver, include, path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from primer_site import health
+from primer_site import console, health, scrape
 from primer_site.capabilities import CapabilitiesView
 
 api: list[URLPattern | URLResolver] = [
@@ -21,10 +21,12 @@ api: list[URLPattern | URLResolver] = [
 urlpatterns: list[URLPattern | URLResolver] = [
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
+    path("metrics", scrape.MetricsView.as_view(), name="metrics"),
     path("v1/", include(api)),
+    *console.urls,
 ]
 
-handler400 = "primer_site.problems.page_bad_request"
-handler403 = "primer_site.problems.page_forbidden"
-handler404 = "primer_site.problems.page_not_found"
-handler500 = "primer_site.problems.page_error"
+handler400 = "primer_site.console.bad_request"
+handler403 = "primer_site.console.forbidden"
+handler404 = "primer_site.console.not_found"
+handler500 = "primer_site.console.error"

@@ -45,6 +45,11 @@ def unseal(text: str) -> dict[str, Any]:
     return values
 
 
+def remember(*values: str) -> None:
+    """Keeps secrets that are stored elsewhere (in the environment) out of the log of this process, from now on."""
+    remember_secret(*values)
+
+
 def _remember(values: dict[str, Any]) -> None:
     remember_secret(*[value for value in values.values() if isinstance(value, str)])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+from primer_site import prune
 from primer_site.services import Service
 from sessions_app import dispatch, live
 from workspaces import execs, reconcile
@@ -13,6 +14,7 @@ def services() -> list[Service]:
     return [
         Service("reconciler", reconcile.serve, outlives_drain=True),
         Service("runner", dispatch.serve),
+        Service("prune", prune.serve),
     ]
 
 

@@ -26,6 +26,8 @@ CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+, )*\d+ [a-z]+) in ([\d.]+)s.*?=*$")
 SHOWN_LINES = 200  # of a failing stage
 PYTEST = ["pytest", "-p", "no:cacheprovider", "-rs", "--tb=short", "--color=no"]
 NEEDS = "docker or e2e"
+BY_FILE = ["-n", "2", "--dist", "loadfile"]  # what shares a server or an engine of its own stays together
+REAL = [*PYTEST, *BY_FILE, "-m", f"({NEEDS}) and not browser", "--ignore=tests/contract", "tests"]
 NO_TESTS = 5  # pytest's exit code
 
 
@@ -45,7 +47,8 @@ STAGES = [
     Stage("types", [["mypy", *PACKAGES]]),
     Stage("unit", [[*PYTEST, "-n", "2", "-m", f"not ({NEEDS})", "--ignore=tests/contract", "tests"]], 900.0),
     Stage("contract", [[*PYTEST, "tests/contract"]], 900.0),
-    Stage("e2e", [[*PYTEST, "-m", NEEDS, "--ignore=tests/contract", "tests"]], 1500.0),
+    Stage("e2e", [REAL], 1500.0),
+    Stage("browser", [[*PYTEST, "-m", "browser", "tests/console"]], 1500.0),
 ]
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from distribution import can_install, install, say
+
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
 MARK = VENV / ".installed"
+UNFINISHED = VENV / ".unfinished"  # ours, and killed before it was whole: an interpreter alone does not tell
 OLDEST = (3, 11)
 
 
@@ -24,57 +26,66 @@ def main() -> int:
             "name a newer one: make PYTHON=python3.12 demo",
         )
     wanted = fingerprint()
-    if MARK.is_file() and MARK.read_text() == wanted:
+    if usable() and MARK.is_file() and MARK.read_text() == wanted:
         return 0
-    if not (VENV / "bin" / "python").exists() and not make():
-        return 1
-    print("installing Primer and its dependencies into .venv (a minute or two)", file=sys.stderr, flush=True)
+    try:
+        if not usable() and not make():
+            return 1
+        return fill(wanted)
+    except KeyboardInterrupt:
+        return 130
+
+
+def fill(wanted: str) -> int:
+    say("installing Primer and its dependencies into .venv (a minute or two)")
     command = [
         str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
-        "--constraint", "constraints.txt", "--editable", ".[server,dev]",
+        "--constraint", "constraints.txt", "--editable", ".[server,mcp,dev]",
     ]  # fmt: skip
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
         return fail(
-            "the dependencies could not be installed", "look at pip's lines above: is a package index reachable?"
+            "the dependencies could not be installed",
+            "see pip's lines above: a package index must be reachable (pip config list shows which); then run this again",
         )
     MARK.write_text(wanted)
+    UNFINISHED.unlink(missing_ok=True)
     return 0
 
 
 def fingerprint() -> str:
+    """What the environment was made from, and where: its programs hold that path."""
     digest = hashlib.sha256(sys.version.encode())
     for name in ("pyproject.toml", "constraints.txt"):
         digest.update((ROOT / name).read_bytes())
-    return digest.hexdigest()
+    return f"{digest.hexdigest()}\n{VENV}\n"
+
+
+def usable() -> bool:
+    """Whether what is there can be brought up to date; else it was killed half made, or moved, and is made anew."""
+    if UNFINISHED.exists() or not (VENV / "bin" / "python").exists():
+        return False
+    made_at = MARK.read_text().splitlines()[1:] if MARK.is_file() else []
+    return made_at in ([], [str(VENV)])
 
 
 def make() -> bool:
     """Makes the environment; Debian keeps the module for that in a package of its own, which root installs here."""
-    if importlib.util.find_spec("ensurepip") is None and not install_ensurepip():
-        return False
-    shutil.rmtree(VENV, ignore_errors=True)  # half of one, from a try without ensurepip
+    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
+    if importlib.util.find_spec("ensurepip") is None:
+        if not can_install():
+            fail("this Python has no ensurepip, so no environment can be made", f"sudo apt-get install {package}")
+            return False
+        if not install(package):
+            fail(f"{package} could not be installed", "see the lines above: a package mirror must be reachable")
+            return False
+    shutil.rmtree(VENV, ignore_errors=True)  # half of one, from a try that did not end
+    VENV.mkdir()
+    UNFINISHED.touch()
     return subprocess.run([sys.executable, "-m", "venv", str(VENV)], check=False).returncode == 0
 
 
-def install_ensurepip() -> bool:
-    package = f"python{sys.version_info.major}.{sys.version_info.minor}-venv"
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        fail("this Python has no ensurepip, so no environment can be made", f"sudo apt-get install {package}")
-        return False
-    print(f"installing {package} from the distribution", file=sys.stderr, flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    for command in (
-        ["apt-get", "update", "-qq"],
-        ["apt-get", "install", "-y", "-qq", "--no-install-recommends", package],
-    ):
-        if subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False).returncode:
-            fail(f"{package} could not be installed", "is a package mirror reachable?")
-            return False
-    return True
-
-
 def fail(reason: str, hint: str) -> int:
-    print(f"error: {reason}\nhint: {hint}", file=sys.stderr)
+    say(f"error: {reason}\nhint: {hint}")
     return 1
 
 

@@ -13,6 +13,8 @@ from typing import NoReturn
 for name in [name for name in os.environ if name.startswith(("PRIMER_", "PRIMECTL_"))]:
     if name != "PRIMER_REQUIRE":
         del os.environ[name]
+for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY"):  # a caller's key must reach no server of a test
+    os.environ.pop(name, None)
 SCRATCH = Path(tempfile.mkdtemp(prefix="primer-tests-"))
 os.environ.update(
     HOME=str(SCRATCH / "home"),
@@ -60,15 +62,14 @@ def unusable(service: str, why: str) -> NoReturn:
 @pytest.fixture(scope="session")
 def docker_engine() -> str:
     """The socket of a container engine that answers; without one the test is skipped, or fails where docker is promised."""
-    import docker
+    from workspaces.providers.base import ProviderError
+    from workspaces.providers.engine import open_local
 
     host = os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock")
     try:
-        client = docker.DockerClient(base_url=host, timeout=10)
-        client.ping()
-        client.close()
-    except Exception as exc:
-        unusable("docker", f"{host}: {exc}")
+        open_local(host, timeout_s=10).close()
+    except ProviderError as exc:
+        unusable("docker", exc.detail)
     return host.removeprefix("unix://")
 
 

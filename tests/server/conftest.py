@@ -11,8 +11,9 @@ import pytest
 
 from tests.engine import docker_view, runtime_image
 from tests.eventually import eventually
+from tests.workspaces.conftest import alice, bob, process, provider, root_path, running, template
 
-__all__ = ["docker_view", "runtime_image"]
+__all__ = ["alice", "bob", "docker_view", "process", "provider", "root_path", "running", "runtime_image", "template"]
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -191,10 +192,22 @@ def test_without_the_server_part_it_says_how_to_install_it():
 
 
 @pytest.mark.parametrize(
-    "command", [["up"], ["doctor"], ["demo"], ["image", "build"], ["admin", "create-user"], ["destroy"]]
+    "command",
+    [
+        ["up"],
+        ["doctor"],
+        ["demo"],
+        ["image", "build"],
+        ["admin", "create-user"],
+        ["admin", "reset-password"],
+        ["prune"],
+        ["backup"],
+        ["restore"],
+        ["destroy"],
+    ],
 )
 def test_every_command_shows_two_examples(home, command):
     done = home.primer(*command, "--help")
-    examples = [line for line in done.stdout.splitlines() if line.strip().startswith(f"primer {' '.join(command)}")]
+    examples = re.findall(rf"^  (?:\w+=\S+ )?primer {' '.join(command)}\b.*", done.stdout, re.MULTILINE)
     assert done.returncode == 0
     assert len(examples) >= 2

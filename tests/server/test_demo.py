@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import tempfile
 from pathlib import Path
 
@@ -78,3 +79,22 @@ def test_local_runs_only_when_asked_and_is_marked(home):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "NOT ISOLATED: the code runs on this host" in done.stdout
     assert done.stdout.splitlines()[-1].endswith("NOT ISOLATED")
+
+
+@pytest.mark.docker
+def test_keep_leaves_the_data_and_the_line_that_removes_them(home, docker_engine):
+    engine = {"DOCKER_HOST": f"unix://{docker_engine}"}
+    done = home.primer("demo", "--keep", **engine)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (kept,) = re.findall(
+        r"kept: PRIMER_HOME=(\S+); remove it with: PRIMER_HOME=\1 primer destroy && rm -r \S+$", done.stdout, re.M
+    )
+    try:
+        assert (Path(kept) / "primer.sqlite3").is_file()
+        prepared = home.primer("doctor", "-o", "json", PRIMER_HOME=kept, **engine)
+        assert '"up to date, of this install"' in prepared.stdout
+        removed = home.primer("destroy", "--yes", PRIMER_HOME=kept, **engine)
+        assert removed.returncode == 0, removed.stderr
+        assert not Path(kept).exists()
+    finally:
+        shutil.rmtree(Path(kept).parent, ignore_errors=True)

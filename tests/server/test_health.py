@@ -1,4 +1,4 @@
-"""/healthz and /readyz: yes or no for anybody, the details for those who are signed in."""
+"""/healthz and /readyz: yes or no for anybody, the details for admins."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from django.db import DatabaseError
 
 from primer_site import health, services
-from tests.factories import Api, make_user
+from tests.factories import Api, make_admin, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.django_db
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch):
     monkeypatch.setattr(services, "_up", {"runner": True})
+    monkeypatch.setattr(services, "_beats", {})
     monkeypatch.setattr(health, "_migrated", False)
 
 
@@ -27,8 +28,14 @@ def test_readyz_tells_anybody_yes_and_nothing_more(client):
     assert (answer.status_code, answer.json()) == (200, {"ready": True})
 
 
-def test_readyz_tells_a_signed_in_caller_the_parts():
-    headers = Api(make_user()).headers
+@pytest.mark.parametrize("make", [make_user, lambda: make_user("victor", "viewer")])
+def test_readyz_tells_nobody_but_admins_the_parts(make):
+    answer = Api(None).client.get("/readyz", headers=Api(make()).headers)
+    assert (answer.status_code, answer.json()) == (200, {"ready": True})
+
+
+def test_readyz_tells_an_admin_the_parts():
+    headers = Api(make_admin()).headers
     checks = Api(None).client.get("/readyz", headers=headers).json()["checks"]
     assert checks == {"database": "ok", "migrations": "ok", "channel_layer": "ok", "runner": "ok"}
 
@@ -38,6 +45,14 @@ def test_a_service_that_is_down_makes_it_not_ready(client, monkeypatch):
     answer = client.get("/readyz")
     assert (answer.status_code, answer.json()) == (503, {"ready": False})
     assert answer["Retry-After"] == "2"
+
+
+def test_a_service_that_runs_but_does_not_move_makes_it_not_ready(client, monkeypatch):
+    services.beat("runner")
+    monkeypatch.setattr(services, "_beats", {"runner": services._beats["runner"] - 3600})
+    assert client.get("/readyz").status_code == 503
+    checks = client.get("/readyz", headers=Api(make_admin()).headers).json()["checks"]
+    assert checks["runner"].startswith("The service has given no sign of life for 36")
 
 
 def test_a_database_that_does_not_answer_makes_it_not_ready(client, monkeypatch):

@@ -117,6 +117,14 @@ def test_samples_without_an_engine_are_the_model_and_its_agent(home):
     assert rows(home, "SELECT slug FROM workspaces_workspaceprovider") == []
 
 
+def test_a_key_in_the_environment_makes_a_provider_that_names_it_and_stores_nothing_of_it(home):
+    home.prepare(ANTHROPIC_API_KEY="sk-sentinel-of-the-environment")
+    assert rows(home, "SELECT slug FROM agents_llmprovider ORDER BY slug") == [("anthropic",), ("scripted",)]
+    stored = str(rows(home, "SELECT config, secrets FROM agents_llmprovider"))
+    assert "api_key_env" in stored
+    assert "sk-sentinel" not in stored
+
+
 @pytest.mark.docker
 def test_samples_with_an_engine_never_use_the_ids_of_the_recipe(home, docker_engine):
     done = home.prepare(DOCKER_HOST=f"unix://{docker_engine}")

@@ -1,0 +1,168 @@
+"""The first page: what to do first, what needs attention, what runs."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Count, Q, Sum
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Cast, Coalesce
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.utils import timezone
+
+from accounts import services as accounts
+from accounts.models import Role, User
+from agents.models import Agent, LLMProvider
+from primer_site import engine
+from sessions_app.models import AgentSession, EndedReason, Status
+from sessions_app.pages.sessions import SESSIONS
+from workspaces.models import Health, Phase, Workspace, WorkspaceProvider, WorkspaceTemplate
+
+RECENT = 10
+LISTED = 20
+YEAR_S = 365 * 24 * 3600
+DISMISSED = "primer_first_run"
+
+
+def overview(request: HttpRequest) -> HttpResponse:
+    user = request.user
+    assert isinstance(user, User)  # noqa: S101 - the login middleware made sure
+    sessions = AgentSession.objects.visible_to(user)
+    workspaces = Workspace.objects.visible_to(user)
+    recent = sessions.select_related("owner", "agent", "workspace").order_by("-created_at")[:RECENT]
+    steps = checklist(user) if user.role != Role.VIEWER else []  # who may not make anything has nothing to do first
+    context = {
+        "heading": "Overview", "cards": cards(sessions, workspaces), "attention": attention(user, workspaces),
+        "recent": SESSIONS.draw(request, list(recent)), "pages": SESSIONS, "columns": SESSIONS.columns,
+        "steps": steps if request.COOKIES.get(DISMISSED) != "done" and not all(s["done"] for s in steps) else [],
+    }  # fmt: skip
+    return render(request, "overview.html", context)
+
+
+def dismiss(request: HttpRequest) -> HttpResponse:
+    response = HttpResponseRedirect("/", status=303)
+    if request.method == "POST":
+        response.set_cookie(DISMISSED, "done", max_age=YEAR_S, samesite="Lax", httponly=True)
+    return response
+
+
+def checklist(user: User) -> list[dict[str, Any]]:
+    """The way to a first run; each step is true by facts, never by clicks."""
+    provider = WorkspaceProvider.objects.live().filter(health=Health.HEALTHY).exists()
+    any_provider = provider or WorkspaceProvider.objects.live().exists()
+    template = WorkspaceTemplate.objects.live().exists()
+    model = LLMProvider.objects.live().exists() and Agent.objects.live().exists()
+    mine = AgentSession.objects.visible_to(user)
+    ran = mine.filter(ended_reason=EndedReason.COMPLETED).exists()
+    latest = Workspace.objects.visible_to(user).filter(phase=Phase.RUNNING).order_by("-created_at").first()
+    where = f"/workspaces/{latest.slug}/confinement/" if latest is not None else "/files/"
+    check = f"/workspaces/providers/{_first_provider()}/" if any_provider else "/workspaces/providers/new/"
+    return [
+        {"done": provider, "label": "A provider that answers", "url": check,
+         "button": "Check it" if any_provider else "New provider", "cli": "primectl create -f docker-provider.yaml"},
+        {"done": template, "label": "A template", "url": "/workspaces/templates/new/", "button": "New template", "cli": "primectl create -f code-sandbox.yaml"},
+        {"done": model, "label": "A model and an agent", "url": "/compute/agents/new/" if LLMProvider.objects.live().exists() else "/compute/llm-providers/new/",
+         "button": "New agent", "cli": "primectl create -f code-runner.yaml"},
+        {"done": ran, "label": "Run the sample", "url": "/sessions/new/?sample=1", "button": "New session",
+         "cli": 'primectl session run WORKSPACE --agent code-runner -i "Run this code: print(6 * 7)"'},
+        {"done": ran and _looked(user), "label": "Read out.txt and the confinement report", "url": where, "button": "Open",
+         "cli": "primectl workspace files get WORKSPACE out.txt --content"},
+    ]  # fmt: skip
+
+
+def _first_provider() -> str:
+    return str(WorkspaceProvider.objects.live().order_by("created_at").values_list("slug", flat=True)[0])
+
+
+def _looked(user: User) -> bool:
+    """A sandbox of theirs was proven and a run wrote a file."""
+    rows = Workspace.objects.visible_to(user).exclude(confinement=None)
+    return (
+        rows.exists()
+        and AgentSession.objects.visible_to(user).filter(ended_reason=EndedReason.COMPLETED, tool_calls__gt=1).exists()
+    )
+
+
+def cards(sessions: Any, workspaces: Any) -> list[dict[str, Any]]:
+    day = timezone.now() - timedelta(days=1)
+    providers = WorkspaceProvider.objects.live().aggregate(
+        n=Count("pk"), good=Count("pk", filter=Q(health=Health.HEALTHY))
+    )
+    used = sessions.filter(created_at__gt=day).aggregate(
+        running=Count("pk"), failed=Count("pk", filter=Q(ended_reason=EndedReason.FAILED)), given=_sum("input_tokens"), made=_sum("output_tokens")
+    )  # fmt: skip
+    running = sessions.filter(status=Status.RUNNING).count()
+    alive = workspaces.filter(phase=Phase.RUNNING).count()
+    return [
+        {
+            "label": "Providers healthy",
+            "value": f"{providers['good']} / {providers['n']}",
+            "url": "/workspaces/providers/",
+        },
+        {"label": "Workspaces running", "value": alive, "url": "/workspaces/?phase=running"},
+        {"label": "Sessions running", "value": running, "url": "/sessions/?status=running"},
+        {"label": "Failures, 24 h", "value": used["failed"], "url": "/sessions/?ended_reason=failed"},
+        {"label": "Tokens in → out, 24 h", "value": f"{used['given']:,} → {used['made']:,}", "url": "/sessions/"},
+    ]
+
+
+def _sum(name: str) -> Any:
+    return Coalesce(Sum(Cast(KeyTextTransform(name, "usage"), models.BigIntegerField())), 0)
+
+
+def attention(user: User, workspaces: Any) -> list[dict[str, str]]:
+    """What somebody should look at, worst first."""
+    found: list[dict[str, str]] = []
+    for row in workspaces.filter(confinement__verdict="failed")[:LISTED]:
+        found.append(
+            {
+                "level": "fail",
+                "text": f"{row.slug}: the probes contradict what was asked",
+                "url": f"/workspaces/{row.slug}/confinement/",
+            }
+        )
+    for row in workspaces.filter(phase__in=[Phase.FAILED, Phase.LOST])[:LISTED]:
+        why = row.phase_detail or row.phase_reason.replace("_", " ")
+        found.append(
+            {"level": "fail", "text": f"{row.slug} {row.phase}: {why}"[:300], "url": f"/workspaces/{row.slug}/"}
+        )
+    for provider in WorkspaceProvider.objects.live().exclude(health__in=[Health.HEALTHY, Health.UNKNOWN])[:LISTED]:
+        level = "fail" if provider.health == Health.UNREACHABLE else "warn"
+        found.append(
+            {
+                "level": level,
+                "text": f"Provider {provider.slug} is {provider.health}",
+                "url": f"/workspaces/providers/{provider.slug}/",
+            }
+        )
+    for provider in WorkspaceProvider.objects.live().filter(provider="local")[:LISTED]:
+        found.append(
+            {
+                "level": "fail",
+                "text": f"Provider {provider.slug} is local: what runs there is not isolated",
+                "url": f"/workspaces/providers/{provider.slug}/",
+            }
+        )
+    return [*found, *(_for_admins() if user.is_admin else [])]
+
+
+def _for_admins() -> list[dict[str, str]]:
+    found = []
+    if (settings.PRIMER_HOME / accounts.INITIAL_PASSWORD_FILE).exists():
+        found.append(
+            {"level": "warn", "text": "The first admin's generated password is still set", "url": "/account/password/"}
+        )
+    if not WorkspaceProvider.objects.live().exists() and Path(engine.socket_path()).is_socket():
+        found.append(
+            {
+                "level": "warn",
+                "text": f"An engine answers at {engine.socket_path()} and no provider uses it",
+                "url": "/workspaces/providers/new/",
+            }
+        )
+    return found
