@@ -6,39 +6,42 @@ import time
 from typing import Any
 
 from django.db.models import QuerySet
-from drf_spectacular.utils import extend_schema, extend_schema_view
+from drf_spectacular.utils import extend_schema
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
-from accounts.rest import ResourceViewSet, is_dry
+from accounts.rest import ResourceViewSet, is_dry, refuse_fields, request_user
 from agents import services
 from agents.llm.base import LLMError
 from agents.models import Agent, LLMProvider
-from agents.routes import CHANGES, DRY, KEY, refuse_fields
-from agents.serializers import AgentSerializer, LLMModelsSerializer, LLMProviderSerializer, LLMTestSerializer
+from agents.serializers import (
+    AgentSerializer,
+    AgentUsageSerializer,
+    LLMModelsSerializer,
+    LLMProviderSerializer,
+    LLMTestSerializer,
+)
 from primer_site import loop
 
-WRITES = {
-    "create": extend_schema(parameters=[DRY, KEY]),
-    "update": CHANGES,
-    "partial_update": CHANGES,
-    "destroy": CHANGES,
-}
 
-
-@extend_schema_view(**WRITES)
 class LLMProviderViewSet(ResourceViewSet):
     """Model endpoints. Admins write; everybody sees which there are."""
 
     kind = "llm_provider"
+    model = LLMProvider
     admin_only = "write"
     serializer_class = LLMProviderSerializer
     filters = {"provider": "provider", "health": "health"}
 
     def base_queryset(self) -> QuerySet[Any]:
         return LLMProvider.objects.all()
+
+    def check_outside(self, data: dict[str, Any], obj: Any = None) -> None:
+        """Where the base_url leads is checked at every connection; here it is for the sentence."""
+        if url := data.get("config", {}).get("base_url"):
+            loop.run(services.refuse_address(url), services.RESOLVE_S + 1)
 
     def service_create(self, by: Actor, data: dict[str, Any]) -> LLMProvider:
         return services.llm_provider_create(by=by, data=data)
@@ -50,7 +53,7 @@ class LLMProviderViewSet(ResourceViewSet):
         services.llm_provider_delete(by=by, row=obj)
         return False
 
-    @extend_schema(parameters=[DRY, KEY], request=None, responses=LLMTestSerializer)
+    @extend_schema(request=None, responses=LLMTestSerializer)
     @action(detail=True, methods=["post"])
     def test(self, request: Request, id: str) -> Response:
         """Makes one tiny call. A failure is an answer: `ok` false with the sentence. A dry run asks nothing: `ok` null."""
@@ -63,7 +66,7 @@ class LLMProviderViewSet(ResourceViewSet):
                 services.llm_provider_store_test(row=row, ok=facts["ok"], reason=facts["message"])
             return Response(facts)
 
-        return self.once(request, work)
+        return self.once(request, work, outside=True)
 
     @extend_schema(responses=LLMModelsSerializer)
     @action(detail=True, methods=["get"])
@@ -75,22 +78,23 @@ class LLMProviderViewSet(ResourceViewSet):
 
 def _tested(row: LLMProvider, *, ask: bool) -> dict[str, Any]:
     """What a test of the provider says; without `ask` only whether its settings make a driver, and `ok` is not True."""
-    model = row.config.get("default_model") or row.provider
+    model = row.config.get("default_model") or ""
     facts: dict[str, Any] = {"ok": True if ask else None, "model": model, "code": "", "message": "", "hint": ""}
     began = time.monotonic()
     try:
         llm = services.llm_provider_open(slug=row.slug)
+        facts["model"] = model = llm.default_model
         loop.run(services.ask_once(llm, model) if ask else llm.close(), services.TEST_S + 5)
     except LLMError as exc:
         facts |= {"ok": False, "code": exc.code, "message": exc.detail, "hint": exc.hint_text}
     return facts | {"duration_ms": round((time.monotonic() - began) * 1000, 1)}
 
 
-@extend_schema_view(**WRITES)
 class AgentViewSet(ResourceViewSet):
     """Agents. Everybody sees them; their owner and admins change them."""
 
     kind = "agent"
+    model = Agent
     serializer_class = AgentSerializer
     filters = {"provider_id": "provider__slug", "model_name": "model_name"}
 
@@ -106,3 +110,9 @@ class AgentViewSet(ResourceViewSet):
     def service_delete(self, by: Actor, obj: Agent) -> bool:
         services.agent_delete(by=by, row=obj)
         return False
+
+    @extend_schema(responses=AgentUsageSerializer)
+    @action(detail=True, methods=["get"])
+    def usage(self, request: Request, id: str) -> Response:
+        """Tokens and cost of the agent's sessions: of the caller's own, of everybody's for an admin."""
+        return Response(services.agent_usage(row=self.get_object(), user=request_user(request)))

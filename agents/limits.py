@@ -7,7 +7,7 @@ from typing import Any
 from rest_framework import serializers
 
 from accounts.rest import StrictSerializer
-from agents.loop import Limits
+from agents.budget import Limits
 
 DEFAULTS: dict[str, Any] = {"max_turns": 50, "max_tool_calls": 200, "timeout_s": 1800, "max_tokens": None}
 DAY_S = 24 * 3600

@@ -7,33 +7,50 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeVar
 
-from agents.llm.base import LLM, LLMError, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta, ToolSpec
-from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, repair
+from agents.budget import Limits, Spent
+from agents.compaction import compact
+from agents.events import (
+    CallEnded,
+    CallExec,
+    CallOutput,
+    CallStarted,
+    Compacted,
+    Ended,
+    LoopEvent,
+    Replied,
+    Retrying,
+    TurnEnded,
+    TurnStarted,
+)
+from agents.llm.base import (
+    LLM,
+    ContextTooLong,
+    LLMError,
+    LLMRequest,
+    LLMUnavailable,
+    Reply,
+    TextDelta,
+    ThinkingDelta,
+    ToolSpec,
+)
+from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, UserMessage, repair
 from agents.tools.base import ToolEvent, ToolOutcome, ToolOutput
 
-EndReason = Literal["completed", "failed", "limit", "timed_out"]
-MAX_ATTEMPTS = 4
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 20.0
+LONGEST_WAIT_S = 120  # that an endpoint may ask for
+MAX_COMPACTIONS = 8  # for one question
 MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
+AT_ONCE = 8  # independent calls of one reply
+LAST_ANSWER_TOKENS = 2048
 CUT = (
     "the reply was cut off by its output limit in the middle of this call. Send the whole call again, in smaller parts"
 )
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What one run may use; None is no limit. `timeout_s` is wall clock, `max_tokens` the sum of all tokens."""
-
-    max_turns: int = 50
-    max_tool_calls: int = 200
-    timeout_s: float = 1800.0
-    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,90 +68,11 @@ class Tools(Protocol):
     @property
     def specs(self) -> tuple[ToolSpec, ...]: ...
 
+    def independent(self, call: ToolCall) -> bool:
+        """Whether the call changes nothing and may run beside others of its kind."""
+        ...
+
     def run(self, call: ToolCall) -> AsyncGenerator[ToolEvent, None]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class TurnStarted:
-    turn: int
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class TurnEnded:
-    turn: int
-    stop_reason: str
-    usage: Usage
-    duration_ms: float
-
-
-@dataclass(frozen=True, slots=True)
-class Replied:
-    """The model's whole reply; every call in it will get one `CallEnded`, run or not."""
-
-    message: AssistantMessage
-
-
-@dataclass(frozen=True, slots=True)
-class CallStarted:
-    """Comes before the call has any effect."""
-
-    call: ToolCall
-
-
-@dataclass(frozen=True, slots=True)
-class CallExec:
-    """The call is about to run a program, whose output can be read by this id."""
-
-    call: ToolCall
-    exec_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class CallOutput:
-    call: ToolCall
-    output: ToolOutput
-
-
-@dataclass(frozen=True, slots=True)
-class CallEnded:
-    call: ToolCall
-    outcome: ToolOutcome
-
-
-@dataclass(frozen=True, slots=True)
-class Retrying:
-    """The model failed and is asked again in `retry_in_s` seconds; what was streamed of the failed reply is void."""
-
-    error: LLMError
-    retry_in_s: float
-    attempt: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The last event. `answer` is the model's last text; `code`, `message`, `hint` say why unless it completed."""
-
-    reason: EndReason
-    answer: str = ""
-    code: str = ""
-    message: str = ""
-    hint: str = ""
-
-
-LoopEvent: TypeAlias = (
-    TurnStarted
-    | TurnEnded
-    | TextDelta
-    | ThinkingDelta
-    | Replied
-    | CallStarted
-    | CallExec
-    | CallOutput
-    | CallEnded
-    | Retrying
-    | Ended
-)
 
 
 class _OutOfTime(Exception):
@@ -151,9 +89,8 @@ class AgentLoop:
     limits: Limits = field(default_factory=Limits)
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     history: list[Message] = field(default_factory=list)
-    turns: int = 0
-    tool_calls: int = 0
-    usage: Usage = field(default_factory=Usage)
+    spent: Spent = field(default_factory=Spent)
+    cost: float | None = 0.0  # None as soon as a turn has no price
     answer: str = ""
     _deadline: float = 0.0
 
@@ -175,80 +112,120 @@ class AgentLoop:
                 "Raise limits.timeout_s, or continue the session by a message.",
             )  # fmt: skip
 
+    # -- one turn
+
     async def _turn(self) -> AsyncGenerator[LoopEvent, None]:
         """One question to the model and the calls of its reply."""
-        if limit := self._limit_before_turn():
-            yield limit
+        if (met := self.spent.over(self.limits)) is not None:
+            async with aclosing(self._last_answer(*met)) as events:
+                async for event in events:
+                    yield event
             return
         began = asyncio.get_running_loop().time()
-        self.turns += 1
-        yield TurnStarted(self.turns, self.settings.model)
+        self.spent.turns += 1
+        yield TurnStarted(self.spent.turns, self.settings.model)
         reply: Reply | None = None
         async with aclosing(self._ask()) as stream:
-            async for event in stream:
-                if isinstance(event, Reply):
-                    reply = event
+            async for item in stream:
+                if isinstance(item, Reply):
+                    reply = item
                 else:
-                    yield event
-                    if isinstance(event, Ended):
+                    yield item
+                    if isinstance(item, Ended):
                         return
         if reply is None:
             raise RuntimeError("the model's stream ended without a reply")
+        self._count(reply)
         async with aclosing(self._act(reply)) as acts:
             async for act in acts:
                 if isinstance(act, Ended):
-                    yield self._turn_ended(reply, began)
+                    yield self._turn_ended(self.spent.turns, reply, began)
                 yield act
                 if isinstance(act, Ended):
                     return
-        yield self._turn_ended(reply, began)
+        yield self._turn_ended(self.spent.turns, reply, began)
 
-    def _turn_ended(self, reply: Reply, began: float) -> TurnEnded:
+    def _turn_ended(self, turn: int, reply: Reply, began: float) -> TurnEnded:
         spent = (asyncio.get_running_loop().time() - began) * 1000
-        return TurnEnded(self.turns, reply.stop_reason, reply.usage, round(spent, 1))
+        return TurnEnded(turn, reply.stop_reason, reply.usage, round(spent, 1), self._cost_of(reply))
 
-    def _limit_before_turn(self) -> Ended | None:
-        most = self.limits.max_tokens
-        if self.turns >= self.limits.max_turns:
-            return self._limit("max_turns", f"{self.limits.max_turns} turns")
-        if self.tool_calls > self.limits.max_tool_calls:
-            return self._limit("max_tool_calls", f"{self.limits.max_tool_calls} tool calls")
-        if most is not None and self.usage.total >= most:
-            return self._limit("max_tokens", f"{most} tokens")
-        return None
+    def _cost_of(self, reply: Reply) -> float | None:
+        price = self.llm.prices.get(self.settings.model)
+        return price.of(reply.usage) if price is not None else None
 
-    def _limit(self, name: str, value: str) -> Ended:
-        hint = f"Raise limits.{name}, or continue the session by a message."
-        return Ended("limit", self.answer, name, f"The run met its limit of {value}.", hint)
+    def _count(self, reply: Reply) -> None:
+        self.spent.usage += reply.usage
+        cost = self._cost_of(reply)
+        self.cost = None if self.cost is None or cost is None else round(self.cost + cost, 9)
 
-    async def _ask(self) -> AsyncGenerator[LoopEvent | Reply, None]:
-        """The model's stream, asked again when it failed in a way that may pass; an `Ended` when it did not."""
-        attempt = 1
+    async def _last_answer(self, name: str, value: str) -> AsyncGenerator[LoopEvent, None]:
+        """The end by a limit; with turns or calls used up the model may still say what it has found, and call nothing."""
+        message = f"The run met its limit of {value}."
+        ended = Ended(
+            "limit", self.answer, name, message, f"Raise limits.{name}, or continue the session by a message."
+        )
+        if name != "max_tokens":
+            began = asyncio.get_running_loop().time()
+            yield TurnStarted(self.spent.turns + 1, self.settings.model)
+            wish = f"{message} No tool can be called any more. Answer now, with what you have."
+            async with aclosing(self._ask(wish)) as stream:
+                async for item in stream:
+                    if isinstance(item, Reply):
+                        self._count(item)
+                        if text := item.message.text.strip():
+                            self.answer = item.message.text
+                            # Without its own blocks: they may hold calls, and no call will have a result.
+                            said = AssistantMessage(self.answer, provider=item.message.provider)
+                            self.history.append(said)
+                            yield Replied(said)
+                            ended = replace(ended, answer=text)
+                        yield self._turn_ended(self.spent.turns + 1, item, began)
+                    elif not isinstance(item, Ended):  # it cannot be asked: the limit is the end all the same
+                        yield item
+        yield ended
+
+    # -- asking
+
+    async def _ask(self, last_wish: str = "") -> AsyncGenerator[LoopEvent | Reply, None]:
+        """The model's stream, asked again when it failed in a way that may pass, with a shorter history when that was too
+        long; an `Ended` when it did not answer."""
+        attempt, compactions, attempts = 1, 0, 1 + self.llm.max_retries
         while True:
             try:
-                async with aclosing(self._stream(attempt)) as stream:
+                async with aclosing(self._stream(attempt, last_wish)) as stream:
                     async for event in stream:
                         yield event
                 return
-            except LLMError as exc:
-                if not exc.retryable or attempt >= MAX_ATTEMPTS:
+            except ContextTooLong as exc:
+                shorter = compact(self.history) if compactions < MAX_COMPACTIONS else None
+                if shorter is None:
                     yield Ended("failed", self.answer, exc.code, exc.detail, exc.hint_text)
                     return
-                wait = _pause_before(attempt, exc)
-                yield Retrying(exc, wait, attempt)
+                compactions += 1
+                self.history = shorter.history
+                yield Compacted(shorter.left_out, shorter.shortened)
+                continue
+            except LLMError as exc:
+                wait = _pause_before(attempt, exc) if exc.retryable and attempt < attempts else None
+                if wait is None:
+                    yield Ended("failed", self.answer, exc.code, exc.detail, exc.hint_text)
+                    return
+                attempt += 1
+                yield Retrying(exc, wait, attempt, attempts)
             await self._in_time(self.pause(wait))
-            attempt += 1
 
-    async def _stream(self, attempt: int) -> AsyncGenerator[TextDelta | ThinkingDelta | Reply, None]:
+    async def _stream(self, attempt: int, last_wish: str) -> AsyncGenerator[TextDelta | ThinkingDelta | Reply, None]:
+        tokens = self.settings.max_output_tokens
         request = LLMRequest(
             model=self.settings.model,
-            system=self.settings.system,
-            messages=tuple(self.history),
+            system="\n\n".join(part for part in (self.settings.system, self.limits.told()) if part.strip()),
+            messages=(*self.history, UserMessage(last_wish)) if last_wish else tuple(self.history),
             tools=self.tools.specs,
-            max_output_tokens=self.settings.max_output_tokens,
+            max_output_tokens=min(tokens, LAST_ANSWER_TOKENS) if last_wish else tokens,
             temperature=self.settings.temperature,
-            thinking=self.settings.thinking,
+            thinking="off" if last_wish else self.settings.thinking,
             attempt=attempt,
+            may_call=not last_wish,
         )
         async with aclosing(self._timed(self.llm.stream(request))) as stream:
             async for event in stream:
@@ -257,17 +234,20 @@ class AgentLoop:
                     return
         raise LLMUnavailable("The model's stream ended in the middle of a reply.")
 
+    # -- acting
+
     async def _act(self, reply: Reply) -> AsyncGenerator[LoopEvent, None]:
         """Takes a reply into the history, runs its calls, and says how the run ends if it does."""
-        self.usage += reply.usage
         message = _bounded(reply)
         self.answer = message.text if message.text.strip() else self.answer
         if message.text.strip() or message.calls or message.blocks:
             yield Replied(message)
             self.history.append(message)
-        for call in message.calls:
-            self.tool_calls += 1
-            async with aclosing(self._call(call)) as events:
+        for calls in self._batches(message.calls):
+            last = calls[-1] is message.calls[-1]
+            async with aclosing(
+                self._together(calls, last) if len(calls) > 1 else self._call(calls[0], last)
+            ) as events:
                 async for event in events:
                     yield event
                     if isinstance(event, CallEnded) and (fatal := event.outcome.fatal):
@@ -279,7 +259,7 @@ class AgentLoop:
 
     def _end(self, reply: Reply, message: AssistantMessage) -> Ended | None:
         if message.calls:
-            return self._limit_before_turn() if self.tool_calls > self.limits.max_tool_calls else None
+            return None
         match reply.stop_reason:
             case "refusal":
                 return Ended("failed", message.text, "refused", "The model refused to answer.", "Ask differently.")
@@ -294,11 +274,41 @@ class AgentLoop:
             )
         return Ended("completed", message.text)
 
-    async def _call(self, call: ToolCall) -> AsyncGenerator[LoopEvent, None]:
+    def _batches(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
+        """Calls in order; independent ones that stand beside each other, together."""
+        batch: list[ToolCall] = []
+        for call in calls:
+            if batch and not (
+                len(batch) < AT_ONCE and self.tools.independent(call) and self.tools.independent(batch[-1])
+            ):
+                yield batch
+                batch = []
+            batch.append(call)
+        if batch:
+            yield batch
+
+    async def _together(self, calls: list[ToolCall], last: bool) -> AsyncGenerator[LoopEvent, None]:
+        """Runs calls at the same time and tells of them one after the other."""
+        tasks = [asyncio.create_task(self._collected(call, last and call is calls[-1])) for call in calls]
+        try:
+            for task in tasks:
+                for event in await task:
+                    yield event
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _collected(self, call: ToolCall, last: bool) -> list[LoopEvent]:
+        async with aclosing(self._call(call, last)) as events:
+            return [event async for event in events]
+
+    async def _call(self, call: ToolCall, last: bool) -> AsyncGenerator[LoopEvent, None]:
         """Runs one call, or explains to the model why not; always ends with one `CallEnded`."""
+        self.spent.tool_calls += 1
         yield CallStarted(call)
         outcome: ToolOutcome | None = None
-        if self.tool_calls > self.limits.max_tool_calls:
+        if self.spent.tool_calls > self.limits.max_tool_calls:
             text = f"The call was not run: the limit of {self.limits.max_tool_calls} tool calls is used up."
             outcome = ToolOutcome(text, ok=False)
         else:
@@ -312,8 +322,13 @@ class AgentLoop:
                         yield CallExec(call, event.exec_id)
         if outcome is None:
             raise RuntimeError(f"the tool {call.name} ended without an outcome")
+        seconds = self._deadline - asyncio.get_running_loop().time()
+        if last and (note := self.spent.left(self.limits, seconds)):
+            outcome = replace(outcome, text=f"{outcome.text}\n{note}".lstrip("\n"))
         self.history.append(ToolResult(call.call_id, outcome.text, outcome.ok))
         yield CallEnded(call, outcome)
+
+    # -- time
 
     async def _timed(self, stream: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
         """The same stream, ended at the deadline. No time-out spans a `yield`: it would cancel the reader instead."""
@@ -336,10 +351,11 @@ class AgentLoop:
             raise
 
 
-def _pause_before(attempt: int, error: LLMError) -> float:
-    """Seconds to the next attempt: what the endpoint asked for, else doubling, with jitter so that many do not meet."""
+def _pause_before(attempt: int, error: LLMError) -> float | None:
+    """Seconds to the next attempt: what the endpoint asked for, else doubling, with jitter so that many do not meet. None
+    when the endpoint asks for more than anybody would wait."""
     if error.retry_after_s is not None:
-        return float(min(error.retry_after_s, MAX_PAUSE_S))
+        return float(error.retry_after_s) if error.retry_after_s <= LONGEST_WAIT_S else None
     doubled: float = min(FIRST_PAUSE_S * 2.0 ** (attempt - 1), MAX_PAUSE_S)
     return doubled * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
 

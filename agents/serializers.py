@@ -9,11 +9,13 @@ from rest_framework import serializers
 
 from accounts.rest import LabelsField, StrictSerializer
 from agents.limits import DEFAULTS, LimitsSerializer
-from agents.llm import KINDS
-from agents.llm.scripted import BadScript, parse_turns
+from agents.llm import llm_class
+from agents.llm_shapes import CONFIGS
 from agents.models import Agent, LLMKind, LLMProvider
+from primer_site import vault
 from primer_site.errors import FieldError, Invalid
 from primer_site.resource import SLUG_PATTERN
+from workspaces.secret_fields import masked_config
 
 WORKSPACE_TOOLS = (
     "the tools of the workspace (workspace__write, workspace__exec, …) come with the session's binding; "
@@ -54,22 +56,6 @@ class LLMStatusSerializer(serializers.Serializer[Any]):
     reasons = serializers.ListField(child=serializers.CharField())
 
 
-class ScriptedConfigSerializer(StrictSerializer):
-    """Without `turns` the model runs the code it is given; with them it plays that script."""
-
-    kind = serializers.ChoiceField(["scripted"])
-    default_model = serializers.CharField(max_length=200, required=False)
-    turns = serializers.ListField(child=serializers.JSONField(), required=False)
-
-    def validate_turns(self, value: list[Any]) -> list[Any]:
-        try:
-            parse_turns(value)
-        except BadScript as exc:
-            where = exc.field.removeprefix("turns")
-            raise serializers.ValidationError(f"{where.lstrip('.')} {exc.message}".strip()) from None
-        return value
-
-
 class LLMProviderSerializer(NamedSerializer):
     provider = serializers.ChoiceField(LLMKind.choices)
     config = serializers.DictField()
@@ -81,17 +67,12 @@ class LLMProviderSerializer(NamedSerializer):
         facts = {"health": row.health, "checked_at": row.checked_at, "reasons": row.reasons}
         return dict(LLMStatusSerializer(facts).data)
 
-    def validate_provider(self, kind: str) -> str:
-        if kind not in KINDS:
-            raise serializers.ValidationError(f"{kind} is not built into this server yet; there is: {', '.join(KINDS)}")
-        return kind
-
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         kind = attrs.get("provider") or (self.instance.provider if self.instance else "")
         if "config" in attrs:
             if attrs["config"].get("kind") != kind:
                 raise serializers.ValidationError({"config": {"kind": [f"must be {kind}, the provider's kind"]}})
-            config = ScriptedConfigSerializer(data=attrs["config"])
+            config = CONFIGS[kind](data=attrs["config"])
             if not config.is_valid():
                 raise serializers.ValidationError({"config": config.errors})
             attrs["config"] = dict(config.validated_data)
@@ -102,7 +83,9 @@ class LLMProviderSerializer(NamedSerializer):
     def to_representation(self, instance: LLMProvider) -> dict[str, Any]:
         data: dict[str, Any] = super().to_representation(instance)
         request = self.context.get("request")
-        if request is None or not request.user.is_admin:  # an endpoint's address and script are the admins' business
+        if request is not None and request.user.is_admin:
+            data["config"] = masked_config(instance.provider, instance.config, vault.unseal(instance.secrets))
+        else:  # an endpoint's address and script are the admins' business
             shown = {"kind": instance.provider, "default_model": instance.config.get("default_model")}
             data["config"] = {name: value for name, value in shown.items() if value is not None}
         return data
@@ -173,10 +156,20 @@ class AgentSerializer(NamedSerializer):
                 attrs["provider"] = llm_named(model["provider_id"])
             if not self.partial or "model_name" in model:
                 attrs["model_name"] = model.get("model_name", "")
+        self._refuse_thinking(attrs)
         if "limits" in attrs:
             base = {**DEFAULTS, **self.instance.limits} if self.partial and self.instance else DEFAULTS
             attrs["limits"] = {**base, **attrs["limits"]}
         return attrs
+
+    def _refuse_thinking(self, attrs: dict[str, Any]) -> None:
+        """A setting that the kind of model cannot keep is refused, not ignored."""
+        old = self.instance
+        thinking = attrs.get("thinking", old.thinking if old is not None else "off") or "off"
+        provider = attrs.get("provider", old.provider if old is not None else None)
+        if thinking != "off" and provider is not None and not llm_class(provider.provider).takes_thinking:
+            message = f"must be off: models of the kind {provider.provider} have no such setting here"
+            raise serializers.ValidationError({"thinking": [message]})
 
     def to_representation(self, instance: Agent) -> dict[str, Any]:
         return agent_shown(instance)
@@ -225,3 +218,20 @@ class LLMTestSerializer(serializers.Serializer[Any]):
 
 class LLMModelsSerializer(serializers.Serializer[Any]):
     items = serializers.ListField(child=serializers.CharField())
+
+
+class TokenUsageSerializer(serializers.Serializer[Any]):
+    input_tokens = serializers.IntegerField()
+    output_tokens = serializers.IntegerField()
+    cache_read_tokens = serializers.IntegerField()
+    cache_write_tokens = serializers.IntegerField()
+    cost = serializers.FloatField(allow_null=True, help_text="Null where the model has no price.")
+
+
+class AgentUsageSerializer(serializers.Serializer[Any]):
+    """What the sessions of an agent have used, as far as the caller sees them."""
+
+    sessions = serializers.IntegerField()
+    turns = serializers.IntegerField()
+    tool_calls = serializers.IntegerField()
+    usage = TokenUsageSerializer()

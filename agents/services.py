@@ -11,17 +11,21 @@ from django.db.models import F
 from django.utils import timezone
 
 from accounts.audit import Actor, audit_record
-from agents.llm import make_llm
+from accounts.models import User
+from agents.llm import key_of, make_llm
+from agents.llm.address import AddressRefused, place_of, resolve
 from agents.llm.base import LLM, LLMConfig, LLMRequest, LLMUnavailable, Reply
-from agents.messages import UserMessage
+from agents.messages import Usage, UserMessage
 from agents.models import Agent, Health, LLMProvider
 from agents.serializers import agent_shown
 from primer_site import vault
-from primer_site.errors import Conflict, FieldError, InUse
+from primer_site.errors import Conflict, FieldError, InUse, Invalid
 from primer_site.resource import SluggedResource
+from workspaces.secret_fields import masked_config, split_config
 
 LISTED_USERS = 10
 TEST_S = 30.0
+RESOLVE_S = 5.0
 
 # -- LLM providers
 
@@ -29,7 +33,8 @@ TEST_S = 30.0
 @transaction.atomic
 def llm_provider_create(*, by: Actor, data: dict[str, Any]) -> LLMProvider:
     """Makes a provider from validated data (`slug provider config description labels`); `Conflict` for a taken id."""
-    row = LLMProvider(**data)
+    config, secrets = split_config(data["provider"], data["config"], {}, {})
+    row = LLMProvider(**(data | {"config": config, "secrets": vault.seal(secrets)}))
     _insert(row)
     audit_record(by, "llm_provider.create", kind=row.KIND, object_id=row.slug, after=_shown(row))
     return row
@@ -37,10 +42,23 @@ def llm_provider_create(*, by: Actor, data: dict[str, Any]) -> LLMProvider:
 
 @transaction.atomic
 def llm_provider_update(*, by: Actor, row: LLMProvider, data: dict[str, Any]) -> LLMProvider:
-    """Replaces the given fields; what was measured of the old settings is forgotten."""
-    before = _shown(row)
-    if changed := row.write_spec(data):
-        if {"provider", "config"} & set(changed):
+    """Replaces the given fields; what was measured of the old settings is forgotten.
+
+    A key stays while it is left out and the endpoint is the same; one of another kind or address never gets it.
+    """
+    before, values = _shown(row), dict(data)
+    kind = values.get("provider", row.provider)
+    if "config" in values:
+        old = vault.unseal(row.secrets)
+        values["config"], secrets = split_config(
+            kind, values["config"], row.config, old if kind == row.provider else {}
+        )
+        if values["config"].get("api_key_env"):
+            secrets.pop("api_key", None)  # one source of the key: the later wish
+        if secrets != old:  # sealing the same twice gives two texts: an unchanged key must not look like a change
+            values["secrets"] = vault.seal(secrets)
+    if changed := row.write_spec(values):
+        if {"provider", "config", "secrets"} & set(changed):
             _store_health(row, Health.UNKNOWN, [])
         audit_record(
             by, "llm_provider.update", kind=row.KIND, object_id=row.slug, before=before, after=_shown(row)
@@ -56,7 +74,7 @@ def llm_provider_delete(*, by: Actor, row: LLMProvider) -> None:
         more = " and more" if len(agents) > LISTED_USERS else ""
         names = ", ".join(agents[:LISTED_USERS])
         raise InUse(f"LLM provider {row.slug} is used by agents: {names}{more}.", hint="Delete those agents first.")
-    _mark_deleted(by, row)
+    _mark_deleted(by, row, _shown(row))
 
 
 def llm_provider_open(*, slug: str) -> LLM:
@@ -65,9 +83,19 @@ def llm_provider_open(*, slug: str) -> LLM:
     if row is None:
         raise LLMConfig(f"The LLM provider {slug} does not exist any more.", hint="Create it, or change the agent.")
     try:
-        return make_llm(row.provider, row.config, vault.unseal(row.secrets))
+        return make_llm(row.provider, row.config, vault.unseal(row.secrets), slug)
     except KeyError:
         raise LLMConfig(f"This server has no driver for {row.provider}.") from None
+
+
+def llm_provider_key(row: LLMProvider) -> str:
+    """The key in use, to be kept out of every text; "" when there is none."""
+    try:
+        key = key_of(row.config, vault.unseal(row.secrets))
+    except LLMConfig:
+        return ""
+    vault.remember(key)
+    return key
 
 
 def llm_provider_store_test(*, row: LLMProvider, ok: bool, reason: str) -> None:
@@ -84,7 +112,21 @@ def _store_health(row: LLMProvider, health: Health, reasons: list[str]) -> None:
 
 
 def _shown(row: LLMProvider) -> dict[str, Any]:
-    return {"provider": row.provider, "config": row.config, "description": row.description, "labels": row.labels}
+    config = masked_config(row.provider, row.config, vault.unseal(row.secrets))
+    return {"provider": row.provider, "config": config, "description": row.description, "labels": row.labels}
+
+
+async def refuse_address(url: str) -> None:
+    """Raises `Invalid` when a base_url leads to an address that this server does not talk to. A name that leads nowhere
+    now may do so later."""
+    try:
+        async with asyncio.timeout(RESOLVE_S):
+            await resolve(place_of(url))
+    except AddressRefused as exc:
+        message = f"leads to a private address: {exc.hint_text[:1].lower()}{exc.hint_text[1:]}"
+        raise Invalid(exc.detail, errors=[FieldError("config.base_url", message)], hint=exc.hint_text) from None
+    except (LLMUnavailable, TimeoutError):
+        return
 
 
 async def ask_once(llm: LLM, model: str) -> None:
@@ -141,7 +183,21 @@ def agent_delete(*, by: Actor, row: Agent) -> None:
     sessions = list(active.values_list("slug", flat=True)[:LISTED_USERS])
     if sessions:
         raise InUse(f"Agent {row.slug} is used by {', '.join(sessions)}.", hint="Wait for them, or cancel them.")
-    _mark_deleted(by, row)
+    _mark_deleted(by, row, agent_shown(row))
+
+
+def agent_usage(*, row: Agent, user: User) -> dict[str, Any]:
+    """What the agent's sessions have used that `user` may see. The cost is None when a part of it has no price."""
+    sessions, turns, calls, total = 0, 0, 0, Usage()
+    cost: float | None = 0.0
+    seen = row.sessions.visible_to(user).values_list("turns", "tool_calls", "usage")
+    for own_turns, own_calls, used in seen.iterator(chunk_size=500):
+        usage = Usage.from_dict(used)
+        sessions, turns, calls, total = sessions + 1, turns + own_turns, calls + own_calls, total + usage
+        if usage.total:
+            cost = None if cost is None or used.get("cost") is None else cost + used["cost"]
+    cost = None if cost is None or not total.total else round(cost, 9)
+    return {"sessions": sessions, "turns": turns, "tool_calls": calls, "usage": {**total.to_dict(), "cost": cost}}
 
 
 # -- both
@@ -156,7 +212,7 @@ def _insert(row: SluggedResource) -> None:
         raise Conflict(f"There is an {what} {row.slug} already.", errors=[FieldError("id", "is taken")]) from None
 
 
-def _mark_deleted(by: Actor, row: SluggedResource) -> None:
+def _mark_deleted(by: Actor, row: SluggedResource, before: dict[str, Any]) -> None:
     row.deleted_at = timezone.now()
     row.save(update_fields=["deleted_at"])
-    audit_record(by, f"{row.KIND}.delete", kind=row.KIND, object_id=row.slug)
+    audit_record(by, f"{row.KIND}.delete", kind=row.KIND, object_id=row.slug, before=before)

@@ -16,4 +16,5 @@ urlpatterns = [
     path("llm_providers/<str:id>/models", LLMProviderViewSet.as_view({"get": "models"})),
     path("agents", AgentViewSet.as_view(LIST)),
     path("agents/<str:id>", AgentViewSet.as_view(ONE)),
+    path("agents/<str:id>/usage", AgentViewSet.as_view({"get": "usage"})),
 ]

@@ -22,7 +22,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 
 from benchmarks.live import Api, quantile
 from tests.live import LiveServer
@@ -32,7 +32,7 @@ from tests.llm.stub_openai import OpenAIStub
 
 TURNS, SESSIONS, TURNS_OF_MANY = 60, 50, 10
 TARGET_MS, SPREAD = 15.0, 3.0
-LS = {"name": "workspace__ls", "arguments": {}}
+LS: dict[str, Any] = {"name": "workspace__ls", "arguments": {}}
 STUBS: dict[str, type[StubServer]] = {"anthropic": AnthropicStub, "openai": OpenAIStub}
 
 

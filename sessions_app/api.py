@@ -18,8 +18,7 @@ from rest_framework.response import Response
 
 from accounts.audit import Actor
 from accounts.permissions import require_change
-from accounts.rest import ResourceViewSet, is_dry
-from agents.routes import CHANGES, DRY, KEY, refuse_fields
+from accounts.rest import ResourceViewSet, is_dry, refuse_fields
 from primer_site import loop
 from primer_site.errors import FieldError, Invalid
 from primer_site.pagination import whole_number
@@ -38,6 +37,11 @@ MAX_EVENTS = 500
 MAX_SEQ = 10**18
 CANCEL_S = 5.0  # how long a cancel waits for the end of the run
 WAIT_STEP_S = 0.05
+# What a list reads: of the objects behind a session their names alone, since each row brings them along.
+SHOWN = (
+    *[field.name for field in AgentSession._meta.concrete_fields],
+    "owner__username", "agent__slug", "workspace__slug", "workspace__deleted_at",
+)  # fmt: skip
 
 
 class OneForm(BaseContentNegotiation):
@@ -51,17 +55,18 @@ class OneForm(BaseContentNegotiation):
 
 
 @extend_schema_view(
-    create=extend_schema(parameters=[DRY, KEY], request=NewSessionSerializer, responses={201: SessionSerializer}),
-    partial_update=CHANGES,
-    destroy=CHANGES,
+    create=extend_schema(request=NewSessionSerializer, responses={201: SessionSerializer}),
 )
 class SessionViewSet(ResourceViewSet):
     """Agents at work. Private to their owner and to admins."""
 
     kind = "session"
+    model = AgentSession
+    counted = ("create", "messages", "rerun")
     serializer_class = SessionSerializer
     content_negotiation_class = OneForm
     search_fields = ("slug", "initial_instructions", "answer")
+    takes = {"events": ("after", "limit"), "transcript": ("format",)}
     filters = {
         "status": "status",
         "ended_reason": "ended_reason",
@@ -76,7 +81,8 @@ class SessionViewSet(ResourceViewSet):
         return Response(SessionSerializer(obj).data, status=code, headers={"ETag": obj.etag})
 
     def base_queryset(self) -> QuerySet[Any]:
-        return AgentSession.objects.select_related("owner", "agent", "workspace")
+        rows = AgentSession.objects.select_related("owner", "agent", "workspace")
+        return rows.only(*SHOWN) if self.action == "list" else rows
 
     def retrieve(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         services.audit_opening(self.actor, self.get_object())
@@ -95,14 +101,14 @@ class SessionViewSet(ResourceViewSet):
     def _act(self, request: Request, work: Callable[[AgentSession], Response]) -> Response:
         """A POST on one session that only writes the database, under its Idempotency-Key, or dry."""
         session = self._changeable(request)
-        return self.once(request, lambda: self.dry(request, lambda: work(session)))
+        return self.once(request, lambda: work(session))
 
     def _changeable(self, request: Request) -> AgentSession:
         session: AgentSession = self.get_object()
         require_change(self.actor.user, session, request.auth)
         return session
 
-    @extend_schema(parameters=[DRY, KEY], request=MessageSerializer, responses={200: SessionSerializer})
+    @extend_schema(request=MessageSerializer, responses={200: SessionSerializer})
     @action(detail=True, methods=["post"])
     def messages(self, request: Request, id: str) -> Response:
         """Continues an ended session."""
@@ -113,7 +119,7 @@ class SessionViewSet(ResourceViewSet):
             request, lambda session: self.answer(services.session_message(by=self.actor, session=session, text=text))
         )
 
-    @extend_schema(parameters=[DRY, KEY], request=None, responses={200: SessionSerializer, 202: SessionSerializer})
+    @extend_schema(request=None, responses={200: SessionSerializer, 202: SessionSerializer})
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, id: str) -> Response:
         """Ends a session and the command it runs. 200 once both are over, 202 while that goes on after 5 s.
@@ -132,9 +138,9 @@ class SessionViewSet(ResourceViewSet):
                 ending.refresh_from_db()
             return self.answer(ending, 200 if ending.status == Status.ENDED else 202)
 
-        return self.once(request, work)
+        return self.once(request, work, outside=True)
 
-    @extend_schema(parameters=[DRY, KEY], request=None, responses={201: SessionSerializer})
+    @extend_schema(request=None, responses={201: SessionSerializer})
     @action(detail=True, methods=["post"])
     def rerun(self, request: Request, id: str) -> Response:
         """Starts a new session with the same input."""
@@ -174,8 +180,8 @@ class SessionViewSet(ResourceViewSet):
         if name not in RENDERERS:
             known = ", ".join(RENDERERS)
             raise Invalid("The transcript has no such form.", errors=[FieldError("format", f"must be one of {known}")])
-        kind, suffix, one = RENDERERS[name]
-        response = StreamingHttpResponse(render(session.pk, one), content_type=kind)
+        kind, suffix, form = RENDERERS[name]
+        response = StreamingHttpResponse(render(form(session)), content_type=kind)
         response["Content-Disposition"] = f'attachment; filename="{session.slug}.{suffix}"'
         return response
 

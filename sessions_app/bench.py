@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import TypeVar
 
-from agents.tools.base import BenchFailed, ExecCommand, ExecStarted
+from agents.tools.base import BenchFailed, ExecCommand, ExecStarted, OutputPage
 from primer_site import loop
 from primer_site.errors import NotFound, PrimerError
-from workspaces import access, execs
-from workspaces.execution import ExecOutcome, ExecRequest, FileRange, Listing, OutputChunk
+from workspaces import access, exec_output, exec_rows, execs
+from workspaces.execution import ExecOutcome, ExecRequest, FileRange, Listing, OutputChunk, Stream
 from workspaces.models import Exec, new_exec_id
 from workspaces.providers.base import ChannelClosed, EngineUnavailable
 from workspaces.sandbox import Sandbox
@@ -59,9 +59,23 @@ class SandboxBench:
 
     async def _kill(self, exec_id: str) -> None:
         await execs.cancel_session(self._session_id, self.cancelled_by)
-        pk = await loop.read(_pk_of, exec_id)
+        pk = await loop.read(_pk_of, exec_id, self._session_id)
         if pk is not None:
             await execs.wait_ended(pk, DEAD_S)
+
+    async def read_output(self, exec_id: str, stream: Stream, *, offset: int, limit: int) -> OutputPage:
+        pk = await loop.read(_pk_of, exec_id, self._session_id)
+        if pk is None:
+            raise NotFound(f"No command {exec_id[:40]} ran in this session.")
+        page = await exec_output.read(pk, stream, offset, limit)
+        return OutputPage(page.offset, page.data, page.gap, await self._length(pk, stream))
+
+    async def _length(self, exec_pk: int, stream: Stream) -> int:
+        """Bytes of a stream so far, also of a command that still runs."""
+        if (run := execs.live(exec_pk)) is not None:
+            return run.keepers[stream].total
+        row = await loop.read(exec_rows.load, exec_pk)
+        return int(getattr(row, f"{stream}_bytes") or 0)
 
     async def read(self, path: str, *, offset: int, limit: int) -> FileRange:
         async def work(sandbox: Sandbox) -> FileRange:
@@ -102,5 +116,5 @@ def _failed(exc: PrimerError) -> BenchFailed:
     return BenchFailed(exc.detail, hint=exc.hint_text, cause_code=exc.code)
 
 
-def _pk_of(exec_id: str) -> int | None:
-    return Exec.objects.filter(slug=exec_id).values_list("pk", flat=True).first()
+def _pk_of(exec_id: str, session_id: str) -> int | None:
+    return Exec.objects.filter(slug=exec_id, session_id=session_id).values_list("pk", flat=True).first()

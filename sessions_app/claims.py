@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from datetime import timedelta
+from typing import Any
 
 from django.db import transaction
 from django.db.models import F
@@ -13,6 +14,7 @@ from django.utils import timezone
 from sessions_app.events import EventDraft, append
 from sessions_app.models import AgentSession, EventKind, Status
 from sessions_app.services import locked, refuse_use, session_interrupt
+from workspaces.services import workspace_touch
 
 HOLDER = secrets.token_hex(8)  # this process
 LEASE = timedelta(seconds=30)
@@ -48,7 +50,11 @@ def renew(session: AgentSession) -> tuple[bool, str]:
     rows = AgentSession.objects.filter(pk=session.pk, generation=session.generation, status=Status.RUNNING)
     if rows.update(lease_until=timezone.now() + LEASE) != 1:
         return False, ""
-    return True, refuse_lost_right(session.pk).cancel_requested_by
+    now = refuse_lost_right(session.pk)
+    workspace_touch(
+        now.workspace_id, now.workspace.last_activity_at
+    )  # a model that thinks for long uses it all the same
+    return True, now.cancel_requested_by
 
 
 def refuse_lost_right(session_pk: int) -> AgentSession:
@@ -74,9 +80,13 @@ def note_confinement(session: AgentSession, verdict: str) -> None:
     rows.update(confinement=verdict, state_rev=F("state_rev") + 1)
 
 
-def note_progress(session: AgentSession, turns: int, tool_calls: int) -> None:
+@transaction.atomic
+def note_turn(session: AgentSession, totals: dict[str, Any], *drafts: EventDraft) -> None:
+    """Stores the end of a turn with what the run has used so far (`turns`, `tool_calls`, `usage`), in one transaction: a
+    runner that dies takes none of it along."""
+    append(session, *drafts)
     rows = AgentSession.objects.filter(pk=session.pk, generation=session.generation)
-    rows.update(turns=turns, tool_calls=tool_calls, state_rev=F("state_rev") + 1)
+    rows.update(**totals, state_rev=F("state_rev") + 1)
 
 
 def interrupt_foreign() -> list[str]:

@@ -9,15 +9,17 @@ from urllib.parse import parse_qs
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from primer_site import loop
-from sessions_app.live import Listener
+from sessions_app.live import JSON, PROTOCOLS, Listener
 from sessions_app.permits import Permit, Refused, bearer_of, open_permit, origin_allowed
 
-PROTOCOL = "primer.v1.json"
 BAD_REQUEST = 4400
 
 
 class EventsConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
-    """`ws/v1/sessions/<id>/events/?after=<seq>`; every message is one event, `{seq, ts, kind, data}`."""
+    """`ws/v1/sessions/<id>/events/?after=<seq>`; every message is one event, `{seq, ts, kind, data}`.
+
+    The sub-protocol `primer.v1.html` adds `html`: the event as the console draws it.
+    """
 
     _listener: Listener | None = None
     _task: asyncio.Task[None] | None = None
@@ -30,9 +32,10 @@ class EventsConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
             await self.close()
             return
         offered = self.scope.get("subprotocols", [])
-        await self.accept(PROTOCOL if PROTOCOL in offered else None)
-        if offered and PROTOCOL not in offered:
-            await self.close(BAD_REQUEST, f"the sub-protocol is {PROTOCOL}")
+        spoken = next((name for name in offered if name in PROTOCOLS), None)
+        await self.accept(spoken)
+        if offered and spoken is None:
+            await self.close(BAD_REQUEST, f"the sub-protocol is {' or '.join(PROTOCOLS)}")
             return
         after = _after(self.scope)
         if after is None:
@@ -46,11 +49,11 @@ class EventsConsumer(AsyncWebsocketConsumer):  # type: ignore[misc]
         except Refused as exc:
             await self.close(exc.code)
             return
-        self._follow(permit, after)
+        self._follow(permit, after, spoken or JSON)
 
-    def _follow(self, permit: Permit, after: int) -> None:
+    def _follow(self, permit: Permit, after: int, protocol: str) -> None:
         # An `after` from the future would wait for it in vain.
-        self._listener = Listener(permit, min(after, permit.last_seq), self._send_text, self.close)
+        self._listener = Listener(permit, min(after, permit.last_seq), self._send_text, self.close, protocol)
         self._task = asyncio.create_task(self._listener.run(), name="socket")
 
     async def _send_text(self, text: str) -> None:

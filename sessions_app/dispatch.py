@@ -6,7 +6,7 @@ import asyncio
 
 import structlog
 
-from primer_site import loop
+from primer_site import loop, services
 from sessions_app import claims, signals
 from sessions_app.runner import Halt, Run
 from workspaces import execs
@@ -40,6 +40,7 @@ class Dispatcher:
         await _cancel_execs(await loop.write(claims.interrupt_foreign))
         expiry_due = asyncio.get_running_loop().time() + EXPIRY_CHECK_S
         while not stop.is_set():
+            services.beat("runner")
             self._bell.clear()
             await self._pick()
             if asyncio.get_running_loop().time() >= expiry_due:

@@ -10,9 +10,11 @@ from channels.layers import get_channel_layer
 from django.db import transaction
 from django.utils import timezone
 
+from agents.redact import Redactor
+from agents.services import llm_provider_key
 from primer_site import loop, vault
 from sessions_app.models import AgentSession, EventKind, SessionEvent
-from sessions_app.redact import Redactor, clean
+from sessions_app.redact import clean
 
 MERGED = frozenset({EventKind.TEXT_DELTA, EventKind.THINKING_DELTA, EventKind.TOOL_OUTPUT})
 
@@ -52,12 +54,13 @@ def append(session: AgentSession, *drafts: EventDraft) -> list[SessionEvent]:
 
 def redactor_of(session: AgentSession) -> Redactor:
     """Masks the workspace's secrets and the model's key."""
-    return _redactor(session.workspace.secrets, session.agent.provider.secrets)
+    provider = session.agent.provider
+    return _redactor(llm_provider_key(provider), session.workspace.secrets, provider.secrets)
 
 
 @lru_cache(maxsize=64)
-def _redactor(*sealed: str) -> Redactor:
-    return Redactor(_texts([vault.unseal(text) for text in sealed]))
+def _redactor(key: str, *sealed: str) -> Redactor:
+    return Redactor([key, *_texts([vault.unseal(text) for text in sealed])])
 
 
 def _texts(value: Any) -> list[str]:

@@ -1,17 +1,89 @@
-"""A transcript as a file: JSON lines for programs, Markdown for people. Deltas are left out: the whole message follows them."""
+"""A transcript as a file: JSON lines for programs, Markdown and one self-contained HTML page for people.
+
+Deltas of the answer are left out: the whole message follows them.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Callable
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+
+from django.contrib.staticfiles import finders
+from django.template.loader import get_template
+from django.utils.safestring import mark_safe
 
 from primer_site import loop
 from sessions_app.events import envelope, events_after
-from sessions_app.models import EventKind, SessionEvent
+from sessions_app.fragments import Fragments, merged
+from sessions_app.models import AgentSession, EventKind, SessionEvent
 
 PAGE = 200
 OPAQUE = "blocks"  # a provider's own form of a reply: of use to that provider alone
+SHEETS = ("console.css", "transcript.css")
+
+
+class Form(ABC):
+    """One form of a transcript: what comes before its events, each page of them, and what comes after the last."""
+
+    def __init__(self, session: AgentSession) -> None:
+        self.session = session
+
+    def head(self) -> str:
+        return ""
+
+    @abstractmethod
+    def page(self, events: Sequence[SessionEvent]) -> str:
+        """The text of some events, in order; called once for each page, on a database thread."""
+
+    def tail(self) -> str:
+        return ""
+
+
+class JsonLines(Form):
+    def page(self, events: Sequence[SessionEvent]) -> str:
+        return "".join(map(json_line, events))
+
+
+class Markdown(Form):
+    def page(self, events: Sequence[SessionEvent]) -> str:
+        return "".join(map(markdown, events))
+
+
+class Html(Form):
+    """One file without script, picture or request: styles are inside, light and dark follow the reader's system."""
+
+    def __init__(self, session: AgentSession) -> None:
+        super().__init__(session)
+        self._fragments = Fragments()
+
+    def head(self) -> str:
+        session = self.session
+        context = {
+            "session": session,
+            "agent": session.agent.slug,
+            "workspace": session.workspace.slug,
+            "styles": styles(),
+        }
+        return get_template("event/file_head.html").render({**context, "owner": session.owner.username})
+
+    def page(self, events: Sequence[SessionEvent]) -> str:
+        shown = (event for event in events if event.kind != EventKind.TEXT_DELTA)
+        return "".join(self._fragments.of(one) for one in merged(shown))
+
+    def tail(self) -> str:
+        return get_template("event/file_tail.html").render({})
+
+
+@lru_cache(maxsize=1)
+def styles() -> str:
+    """The console's own sheets as one text that can stand inside a <style> element."""
+    paths = [finders.find(f"console/{name}") for name in SHEETS]
+    text = "\n".join(Path(path).read_text(encoding="utf-8") for path in paths if path is not None)
+    return mark_safe(text.replace("</", "<\\/"))  # noqa: S308 - files of ours
 
 
 def json_line(event: SessionEvent) -> str:
@@ -57,16 +129,26 @@ def inline(text: str) -> str:
     return f"{fence} {plain} {fence}" if "`" in plain else f"`{plain}`"
 
 
-RENDERERS: dict[str, tuple[str, str, Callable[[SessionEvent], str]]] = {  # format: (content type, suffix, of an event)
-    "jsonl": ("application/x-ndjson", "jsonl", json_line),
-    "md": ("text/markdown; charset=utf-8", "md", markdown),
+RENDERERS: dict[str, tuple[str, str, Callable[[AgentSession], Form]]] = {  # format: (content type, suffix, form)
+    "jsonl": ("application/x-ndjson", "jsonl", JsonLines),
+    "md": ("text/markdown; charset=utf-8", "md", Markdown),
+    "html": ("text/html; charset=utf-8", "html", Html),
 }
 
 
-async def render(session_pk: int, one: Callable[[SessionEvent], str]) -> AsyncGenerator[bytes, None]:
-    """The whole transcript, page by page, in bounded memory."""
+async def render(form: Form) -> AsyncGenerator[bytes, None]:
+    """The whole transcript, page by page, in bounded memory. Drawn on a database thread: the loop has other work."""
+    if head := await loop.read(form.head):
+        yield head.encode("utf-8", "replace")
     after = 0
-    while batch := await loop.read(events_after, session_pk, after, PAGE):
-        after = batch[-1].seq
-        if text := "".join(map(one, batch)):
-            yield text.encode()
+    while (found := await loop.read(_page, form, after)) is not None:
+        after, text = found
+        if text:
+            yield text.encode("utf-8", "replace")
+    if tail := form.tail():
+        yield tail.encode()
+
+
+def _page(form: Form, after: int) -> tuple[int, str] | None:
+    events = events_after(form.session.pk, after, PAGE)
+    return (events[-1].seq, form.page(events)) if events else None

@@ -6,11 +6,16 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+from agents.compaction import compact
 from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, UserMessage
+from agents.redact import MASK
 from sessions_app.models import AgentSession, EventKind, SessionEvent
+from sessions_app.translate import COMPACTED
 from workspaces.models import Exec
 
-KINDS = (EventKind.USER_MESSAGE, EventKind.ASSISTANT_MESSAGE, EventKind.TOOL_CALL, EventKind.TOOL_RESULT)
+KINDS = (
+    EventKind.USER_MESSAGE, EventKind.ASSISTANT_MESSAGE, EventKind.TOOL_CALL, EventKind.TOOL_RESULT, EventKind.WARNING,
+)  # fmt: skip
 
 
 def messages_of(events: Iterable[tuple[str, dict[str, Any]]]) -> list[Message]:
@@ -23,14 +28,21 @@ def messages_of(events: Iterable[tuple[str, dict[str, Any]]]) -> list[Message]:
                 messages.append(UserMessage(data["text"]))
             case EventKind.ASSISTANT_MESSAGE:
                 reply_at = len(messages)
-                messages.append(AssistantMessage(data["text"], (), tuple(data["blocks"]), data["provider"]))
+                messages.append(AssistantMessage(data["text"], (), _intact(data["blocks"]), data["provider"]))
             case EventKind.TOOL_CALL:
                 reply = messages[reply_at]
                 if isinstance(reply, AssistantMessage):
                     messages[reply_at] = replace(reply, calls=(*reply.calls, ToolCall.from_dict(data)))
             case EventKind.TOOL_RESULT:
                 messages.append(ToolResult(data["call_id"], data["text"], data["ok"]))
+            case EventKind.WARNING if data["code"] == COMPACTED and (shorter := compact(messages)) is not None:
+                messages = shorter.history
     return messages
+
+
+def _intact(blocks: list[dict[str, Any]]) -> tuple[dict[str, Any], ...]:
+    """The blocks without thoughts in which a secret was masked: they are signed, and a changed one is refused."""
+    return tuple(block for block in blocks if block.get("type") != "thinking" or MASK not in str(block))
 
 
 def history_of(session: AgentSession) -> list[Message]:

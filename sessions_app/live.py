@@ -9,15 +9,16 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 import structlog
 from channels.layers import get_channel_layer
 
-from primer_site import loop
+from primer_site import loop, metrics
 from sessions_app.events import envelope, events_after, group_of
-from sessions_app.models import SessionEvent
+from sessions_app.fragments import Fragments
+from sessions_app.models import AgentSession, SessionEvent
 from sessions_app.permits import Permit, verdicts
 
 TOO_SLOW = 4408
@@ -27,6 +28,7 @@ POLL_S = 1.0
 COALESCE_S = 0.03  # on a busy session: one look for many bells
 QUEUE_FRAMES, QUEUE_BYTES = 2000, 4 * 1024 * 1024  # of one socket
 BLOCKED_S = 10.0  # for one frame to leave
+JSON, HTML = PROTOCOLS = ("primer.v1.json", "primer.v1.html")
 log = structlog.get_logger(__name__)
 
 
@@ -38,8 +40,43 @@ class Frame:
     text: str
 
 
-def encode(event: SessionEvent) -> Frame:
-    return Frame(event.seq, json.dumps(envelope(event), ensure_ascii=False, separators=(",", ":")))
+def encode(event: SessionEvent, protocol: str = JSON, drawing: Drawing | None = None) -> Frame:
+    """The event for one sub-protocol; for the console's pages with the fragment that they would draw themselves."""
+    shown = envelope(event)
+    if protocol == HTML:
+        shown["html"] = (drawing or Drawing(event.session_id)).of(event)
+    return Frame(event.seq, json.dumps(shown, ensure_ascii=False, separators=(",", ":")))
+
+
+class Drawing:
+    """Draws the events of one session in order: colours of a terminal go on from chunk to chunk."""
+
+    def __init__(self, session_pk: int) -> None:
+        self._session_pk = session_pk
+        self._fragments: Fragments | None = None
+
+    def of(self, event: SessionEvent) -> str:
+        if self._fragments is None:
+            rows = AgentSession.objects.filter(pk=self._session_pk, workspace__deleted_at=None)
+            self._fragments = Fragments(rows.values_list("workspace__slug", flat=True).first() or "")
+        return self._fragments.of(event)
+
+
+class Shared:
+    """One event and its frames, each made once whatever the number of sockets."""
+
+    def __init__(self, event: SessionEvent, protocols: Iterable[str], drawing: Drawing) -> None:
+        self.event = event
+        self._frames = {protocol: encode(event, protocol, drawing) for protocol in protocols}
+
+    def frame(self, protocol: str) -> Frame | None:
+        """None when somebody of that protocol came while the frames were made."""
+        return self._frames.get(protocol)
+
+
+def shared_after(session_pk: int, after: int, limit: int, protocols: frozenset[str], drawing: Drawing) -> list[Shared]:
+    """Events behind `after`, encoded for these sub-protocols here, on a reader's thread: templates take their time."""
+    return [Shared(event, protocols, drawing) for event in events_after(session_pk, after, limit)]
 
 
 class Listener:
@@ -51,8 +88,10 @@ class Listener:
         after: int,
         send: Callable[[str], Awaitable[None]],
         close: Callable[[int], Awaitable[None]],
+        protocol: str = JSON,
     ) -> None:
         self.permit = permit
+        self.protocol = protocol
         self.last_seq = after  # of what was queued
         self._send = send
         self._close = close
@@ -139,6 +178,7 @@ class Feed:
         self.last_seq = 0  # of what was offered to those who joined
         self.joined: set[Listener] = set()
         self.replaying: set[Listener] = set()
+        self._drawing = Drawing(session_pk)
         self._bell = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -162,11 +202,14 @@ class Feed:
 
     async def admit(self, listener: Listener) -> None:
         """Replays the store to a listener that has entered and lets it join where the reader is."""
+        drawing = Drawing(self.session_pk)
         try:
             while not listener.closed:
-                batch = await loop.read(events_after, self.session_pk, listener.last_seq, REPLAY_PAGE)
-                for event in batch:
-                    await listener.put(encode(event))
+                start, only = listener.last_seq, frozenset({listener.protocol})
+                batch = await loop.read(shared_after, self.session_pk, start, REPLAY_PAGE, only, drawing)
+                for one in batch:
+                    if (frame := one.frame(listener.protocol)) is not None:
+                        await listener.put(frame)
                 # Nothing is awaited between this comparison and the joining, so nothing falls between history and live.
                 if len(batch) < REPLAY_PAGE and (not self.joined or listener.last_seq >= self.last_seq):
                     if not self.joined:
@@ -212,16 +255,22 @@ class Feed:
         """Reads what is new and offers it; whether there may be more."""
         start = self.last_seq
         try:
-            batch = await loop.read(events_after, self.session_pk, start, PAGE)
+            spoken = frozenset(listener.protocol for listener in self.joined)
+            batch = await loop.read(shared_after, self.session_pk, start, PAGE, spoken, self._drawing)
         except Exception:  # the database is away for a moment; the sockets need not notice
             log.exception("feed cannot read", session=self.session_pk)
             return False
         if self.last_seq != start:  # everybody left meanwhile and somebody else joined elsewhere
             return True
-        for frame in map(encode, batch):
-            self.last_seq = frame.seq
+        if batch:
+            metrics.events_seen(batch[0].event.ts)
+        if {listener.protocol for listener in self.joined} - spoken:
+            return True  # somebody joined meanwhile who speaks another one: read again, for all
+        for one in batch:
+            self.last_seq = one.event.seq
             for listener in self.joined:
-                listener.offer(frame)
+                if (frame := one.frame(listener.protocol)) is not None:
+                    listener.offer(frame)
         return len(batch) == PAGE
 
     async def _hear(self) -> None:

@@ -109,7 +109,13 @@ class AgentSession(Resource):
         ]
         indexes = [
             models.Index(fields=["status", "queued_at"], condition=~Q(status=Status.ENDED), name="session_active"),
+            # Lists: each can be counted and read in order from one of these, whatever the number of sessions.
             models.Index(fields=["owner", "created_at"], name="session_owner"),
+            models.Index(fields=["created_at"], name="session_created"),
+            models.Index(fields=["owner", "status", "created_at"], name="session_owner_status"),
+            models.Index(fields=["owner", "ended_reason", "created_at"], name="session_owner_reason"),
+            models.Index(fields=["agent", "owner", "created_at"], name="session_agent_owner"),
+            models.Index(fields=["workspace", "owner", "created_at"], name="session_workspace_owner"),
         ]
 
     def __str__(self) -> str:

@@ -68,23 +68,24 @@ def origin_allowed(headers: Sequence[tuple[bytes, bytes]]) -> bool:
 
 def open_permit(session_id: str, headers: Sequence[tuple[bytes, bytes]], address: str) -> Permit:
     """The permit of a new socket; raises `Refused` with 4401 (nobody) or 4404 (no such session, or somebody else's)."""
-    user, facts = _identity(headers)
+    user, facts, token = _identity(headers, address)
     rows = AgentSession.objects.visible_to(user)
     session = rows.filter(slug=session_id).first()
     if session is None:
         raise Refused(GONE)
-    audit_opening(Actor(user, address), session)
+    audit_opening(Actor(user, address, token=token), session)
     return Permit(session.pk, user.pk, session.last_seq, **facts)
 
 
-def _identity(headers: Sequence[tuple[bytes, bytes]]) -> tuple[User, dict[str, str]]:
+def _identity(headers: Sequence[tuple[bytes, bytes]], address: str) -> tuple[User, dict[str, str], str]:
+    """Who opens the socket, what the permit remembers of it, and the token's name."""
     bearer = bearer_of(headers)
     if bearer is not None:
         try:
-            user, token = token_user(bearer)
+            user, token = token_user(bearer, address)
         except BadToken:
             raise Refused(UNAUTHENTICATED) from None
-        return user, {"token_pk": token.pk}
+        return user, {"token_pk": token.pk}, token.name
     key = cookie_of(headers)
     if not key:
         raise Refused(UNAUTHENTICATED)
@@ -92,7 +93,7 @@ def _identity(headers: Sequence[tuple[bytes, bytes]]) -> tuple[User, dict[str, s
     found = get_user(SimpleNamespace(session=store))  # type: ignore[arg-type]
     if not isinstance(found, User) or not found.is_active:
         raise Refused(UNAUTHENTICATED)
-    return found, {"cookie_key": key, "cookie_hash": found.get_session_auth_hash()}
+    return found, {"cookie_key": key, "cookie_hash": found.get_session_auth_hash()}, ""
 
 
 def cookie_of(headers: Iterable[tuple[bytes, bytes]]) -> str:

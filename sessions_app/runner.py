@@ -10,14 +10,16 @@ from typing import Any, Literal
 
 import structlog
 
-from agents import loop as agent
+from agents import events as agent
 from agents.limits import limits_of
 from agents.llm.base import LLM
+from agents.loop import AgentLoop, Settings
 from agents.messages import INTERRUPTED, Usage
+from agents.prices import add_cost
 from agents.services import llm_provider_open
 from agents.tools import Toolbox
 from agents.tools.base import ToolOutcome
-from primer_site import loop
+from primer_site import loop, metrics
 from primer_site.crashpoints import reach
 from primer_site.errors import Forbidden, PrimerError
 from sessions_app import claims
@@ -52,11 +54,13 @@ class Run:
         self.pk = session.pk
         self._writer = Writer(session, redactor_of(session))
         self._bench = SandboxBench(workspace_pk=session.workspace_id, session_id=session.slug, user_pk=session.owner_id)
-        self._loop: agent.AgentLoop | None = None
+        self._loop: AgentLoop | None = None
         self._started: dict[str, str | None] = {}  # calls that run now, with their exec once there is one
+        self._turn_end: tuple[EventDraft, ...] = ()  # of the turn that ended last, not stored yet
         self._halted = asyncio.Event()
         self._halt: Halt | None = None
         self._halted_by = ""
+        self._llm_kind = ""  # of the model that answers, once it is known
         self._refusal: PrimerError | None = None
 
     def halt(self, how: Halt, by: str = "") -> None:
@@ -107,14 +111,18 @@ class Run:
         llm: LLM | None = None
         try:
             await loop.read(claims.refuse_lost_right, session.pk)
-            llm = await loop.read(llm_provider_open, slug=session.agent_spec["model"]["provider_id"])
+            # Not a thread of the database: the first use of a kind imports its SDK, which takes seconds.
+            llm = await loop.in_thread(llm_provider_open, slug=session.agent_spec["model"]["provider_id"])
             verdict = await bring_up(session.workspace_id, session.workspace.slug, self._writer.add)
             await loop.write(claims.note_confinement, session, verdict)
+            self._llm_kind = llm.kind
             history = await loop.read(history_of, session)
             self._loop = _agent_loop(session, llm, Toolbox(self._bench, hide=redactor_of(session).hide))
             async with aclosing(self._loop.events(history)) as events:
                 async for event in events:
                     if isinstance(event, agent.Ended):
+                        if event.code.startswith("llm_"):
+                            metrics.llm_failed(llm.kind, event.code)
                         return _ending_of(event)
                     await self._take(event)
             raise RuntimeError("the agent loop ended without saying how")
@@ -127,7 +135,13 @@ class Run:
                 await llm.close()
 
     async def _take(self, event: agent.LoopEvent) -> None:
-        if drafts := drafts_of(event, turns_before=self.session.turns):
+        drafts = drafts_of(event, turns_before=self.session.turns)
+        if isinstance(event, agent.TurnEnded):
+            metrics.llm_used(self._llm_kind, event.usage.to_dict())
+            self._turn_end = drafts  # goes with the start of the next turn, which follows at once, or with the end
+        elif self._turn_end:
+            await self._store_turn(*drafts)
+        elif drafts:
             await self._writer.add(*drafts)
         match event:
             case agent.CallStarted(call):
@@ -137,9 +151,14 @@ class Run:
             case agent.CallEnded(call):
                 self._started.pop(call.call_id, None)
                 reach("tool-result")
-            case agent.TurnEnded():
-                totals = self._totals()
-                await loop.write(claims.note_progress, self.session, totals["turns"], totals["tool_calls"])
+            case agent.Retrying(error):
+                metrics.llm_failed(self._llm_kind, error.code)
+
+    async def _store_turn(self, *drafts: EventDraft) -> None:
+        """The end of a turn with what the run has used, and what follows it, in one transaction."""
+        ended, self._turn_end = self._turn_end, ()
+        await self._writer.flush()
+        await store(claims.note_turn, self.session, self._totals(), *ended, *drafts)
 
     def _ending(self, work: asyncio.Task[Ending]) -> Ending:
         """How the run ended: by itself if it did, else by what halted it."""
@@ -165,6 +184,8 @@ class Run:
 
     async def _end(self, ending: Ending) -> None:
         await self._writer.flush()
+        if self._turn_end:
+            await self._store_turn()
         answer = ending.answer or (self._loop.answer if self._loop else "")
         error: tuple[EventDraft, ...] = ()
         if ending.detail and ending.reason == EndedReason.FAILED:
@@ -196,11 +217,12 @@ class Run:
     def _totals(self) -> dict[str, Any]:
         if self._loop is None:
             return {}
-        usage = Usage.from_dict(self.session.usage) + self._loop.usage
+        before, spent = self.session.usage, self._loop.spent
+        usage = Usage.from_dict(before) + spent.usage
         return {
-            "turns": self.session.turns + self._loop.turns,
-            "tool_calls": self.session.tool_calls + self._loop.tool_calls,
-            "usage": {**usage.to_dict(), "cost": self.session.usage.get("cost")},
+            "turns": self.session.turns + spent.turns,
+            "tool_calls": self.session.tool_calls + spent.tool_calls,
+            "usage": {**usage.to_dict(), "cost": add_cost(before, self._loop.cost)},
         }
 
 
@@ -208,16 +230,16 @@ def _failed(exc: PrimerError) -> Ending:
     return Ending(EndedReason.FAILED, detail={"code": exc.code, "message": exc.detail, "hint": exc.hint_text})
 
 
-def _agent_loop(session: AgentSession, llm: LLM, tools: Toolbox) -> agent.AgentLoop:
+def _agent_loop(session: AgentSession, llm: LLM, tools: Toolbox) -> AgentLoop:
     spec = session.agent_spec
-    settings = agent.Settings(
-        model=spec["model"].get("model_name") or "",
+    settings = Settings(
+        model=spec["model"].get("model_name") or llm.default_model,
         system="\n\n".join(spec["system_prompt"]),
         max_output_tokens=spec["max_output_tokens"],
         temperature=spec["temperature"],
         thinking=spec["thinking"],
     )
-    return agent.AgentLoop(llm, tools, settings, limits_of(spec["limits"], session.limits))
+    return AgentLoop(llm, tools, settings, limits_of(spec["limits"], session.limits))
 
 
 def _ending_of(event: agent.Ended) -> Ending:

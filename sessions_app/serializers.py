@@ -7,12 +7,15 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from accounts.lists import printable
 from accounts.models import User
-from accounts.rest import LabelsField, StrictSerializer, printable
+from accounts.rest import LabelsField, StrictSerializer
 from agents.limits import DEFAULTS, LimitsSerializer
 from agents.models import Agent
+from agents.serializers import TokenUsageSerializer
 from sessions_app.models import AgentSession, EndedReason, EventKind, Status
 from workspaces.models import Workspace, WorkspaceTemplate
+from workspaces.serializers import UtcField
 
 MAX_TEXT = 1_000_000  # characters of instructions or of a message
 
@@ -23,19 +26,14 @@ class EndedDetailSerializer(serializers.Serializer[Any]):
     hint = serializers.CharField(allow_blank=True)
 
 
-class TokenUsageSerializer(serializers.Serializer[Any]):
-    input_tokens = serializers.IntegerField()
-    output_tokens = serializers.IntegerField()
-    cache_read_tokens = serializers.IntegerField()
-    cache_write_tokens = serializers.IntegerField()
-    cost = serializers.FloatField(allow_null=True, help_text="Null where the model has no price.")
-
-
 class EffectiveLimitsSerializer(serializers.Serializer[Any]):
     max_turns = serializers.IntegerField()
     max_tool_calls = serializers.IntegerField()
     timeout_s = serializers.FloatField()
     max_tokens = serializers.IntegerField(allow_null=True)
+
+
+LIMITS = tuple(EffectiveLimitsSerializer().fields)
 
 
 class SessionSerializer(StrictSerializer):
@@ -57,15 +55,15 @@ class SessionSerializer(StrictSerializer):
     confinement = serializers.SerializerMethodField()
     last_seq = serializers.IntegerField(read_only=True)
     labels = LabelsField(default=dict)
-    started_at = serializers.DateTimeField(read_only=True, allow_null=True)
-    ended_at = serializers.DateTimeField(read_only=True, allow_null=True)
-    created_at = serializers.DateTimeField(read_only=True)
-    updated_at = serializers.DateTimeField(read_only=True)
+    started_at = UtcField(read_only=True, allow_null=True)
+    ended_at = UtcField(read_only=True, allow_null=True)
+    created_at = UtcField(read_only=True)
+    updated_at = UtcField(read_only=True)
 
     @extend_schema_field(EffectiveLimitsSerializer)
     def get_limits(self, row: AgentSession) -> dict[str, Any]:
         holding = {**DEFAULTS, **row.agent_spec["limits"], **row.limits}
-        return dict(EffectiveLimitsSerializer(holding).data)
+        return {name: holding[name] for name in LIMITS}  # a serializer for each row would be most of a list's time
 
     @extend_schema_field(serializers.ChoiceField(EndedReason.choices, allow_null=True))
     def get_ended_reason(self, row: AgentSession) -> str | None:

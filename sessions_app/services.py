@@ -12,6 +12,7 @@ from django.utils import timezone
 from accounts.audit import Actor, audit_record
 from accounts.models import AuditEntry, User
 from accounts.permissions import may_change
+from accounts.quotas import refuse_more
 from agents.messages import INTERRUPTED, open_calls
 from agents.models import Agent
 from agents.serializers import agent_shown
@@ -55,6 +56,7 @@ def session_create(
     labels: dict[str, str] | None = None,
 ) -> AgentSession:
     """Queues a session with its first events. With `template` it gets a workspace of its own, removed at its end."""
+    _refuse_more(by.user)
     if workspace is None:
         if template is None:
             raise ValueError("a session needs a workspace or a template")
@@ -72,6 +74,13 @@ def session_create(
     audit_record(by, "session.create", kind=session.KIND, object_id=session.slug, after=facts)
     session.refresh_from_db()
     return session
+
+
+def _refuse_more(owner: User) -> None:
+    refuse_more(
+        owner, AgentSession.objects.active(), what="sessions that wait or run", setting="PRIMER_MAX_SESSIONS",
+        hint="Wait for one to end, or cancel one: primectl session cancel SESSION",
+    )  # fmt: skip
 
 
 def _queue_events(session: AgentSession, text: str) -> None:
@@ -115,6 +124,7 @@ def session_message(*, by: Actor, session: AgentSession, text: str) -> AgentSess
         raise Conflict(f"Session {session.slug} is {session.status}.", hint="Wait for its end, or cancel it.")
     _take_into_use(by, session.workspace)
     refuse_use(session.owner, session.workspace)  # whose rights the run has, whoever sends the message
+    _refuse_more(session.owner)
     advance(
         session, to=Status.QUEUED, ended_reason="", ended_detail=None, ended_at=None, cancel_requested_by="",
         queued_at=timezone.now(), answer="",
@@ -181,7 +191,8 @@ def session_delete(*, by: Actor, session: AgentSession) -> None:
             f"Session {session.slug} is {session.status}.",
             hint=f"Cancel it first: primectl session cancel {session.slug}",
         )
-    audit_record(by, "session.delete", kind=session.KIND, object_id=session.slug)
+    facts = {"agent_id": session.agent.slug, "workspace_id": session.workspace.slug, "labels": session.labels}
+    audit_record(by, "session.delete", kind=session.KIND, object_id=session.slug, before=facts)
     session.delete()
 
 

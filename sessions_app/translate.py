@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from agents import loop as agent
+from agents import events as agent
 from agents.llm.base import TextDelta, ThinkingDelta
 from sessions_app.events import EventDraft
 from sessions_app.models import EventKind
+
+COMPACTED = "compacted"  # the code of the warning; history is made shorter at the same place when it is read again
 
 
 def drafts_of(event: agent.LoopEvent, *, turns_before: int = 0) -> tuple[EventDraft, ...]:
@@ -32,9 +34,13 @@ def drafts_of(event: agent.LoopEvent, *, turns_before: int = 0) -> tuple[EventDr
             return (EventDraft(EventKind.TOOL_OUTPUT, data),)
         case agent.CallEnded(call, outcome):
             return (EventDraft(EventKind.TOOL_RESULT, {"call_id": call.call_id, **outcome.to_dict()}),)
-        case agent.Retrying(error, retry_in_s, attempt):
-            data = {"code": error.code, "message": error.detail, "hint": error.hint_text}
-            return (EventDraft(EventKind.WARNING, {**data, "retry_in_s": round(retry_in_s, 1), "attempt": attempt}),)
+        case agent.Retrying(error, retry_in_s, attempt, attempts):
+            told = f"{error.detail} Retrying in {retry_in_s:.0f} s ({attempt} of {attempts})."
+            data = {"code": error.code, "message": told, "hint": error.hint_text}
+            data |= {"retry_in_s": round(retry_in_s, 1), "attempt": attempt, "attempts": attempts}
+            return (EventDraft(EventKind.WARNING, data),)
+        case agent.Compacted(left_out, shortened):
+            return (EventDraft(EventKind.WARNING, _compacted(left_out, shortened)),)
     return ()
 
 
@@ -42,6 +48,14 @@ def _turn_ended(event: agent.TurnEnded, turns_before: int) -> dict[str, Any]:
     return {
         "turn": turns_before + event.turn,
         "stop_reason": event.stop_reason,
-        "usage": event.usage.to_dict(),
+        "usage": {**event.usage.to_dict(), "cost": event.cost},
         "duration_ms": event.duration_ms,
     }
+
+
+def _compacted(left_out: int, shortened: int) -> dict[str, Any]:
+    parts = [f"{left_out} messages are left out"] if left_out else []
+    parts += [f"{shortened} results are shortened"] if shortened else []
+    message = f"The conversation became too long for the model: {' and '.join(parts)} in what it is shown."
+    hint = "The transcript and the kept output stay complete."
+    return {"code": COMPACTED, "message": message, "hint": hint, "retry_in_s": None, "attempt": None}

@@ -10,10 +10,10 @@ from typing import ParamSpec, TypeVar
 import structlog
 from django.db import OperationalError
 
+from agents.redact import Redactor
 from primer_site import loop
 from sessions_app.events import EventDraft, append
 from sessions_app.models import AgentSession
-from sessions_app.redact import Redactor
 
 QUIET_S = 0.05
 FULL_CHARS = 1024

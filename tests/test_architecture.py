@@ -15,12 +15,17 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("primer_site", "accounts", "workspaces", "agents", "sessions_app", "cli")
 APPS = ("accounts", "workspaces", "agents", "sessions_app")  # each may import those before it
 # What apps may import from primer_site; these import no app themselves.
-SHARED = {"crashpoints", "errors", "home", "loop", "pagination", "parsing", "problems", "requests", "resource", "vault"}
+SHARED = {"crashpoints", "documents", "errors", "home", "loop", "metrics", "pagination", "parsing", "problems", "requests", "resource", "services", "vault"}
 PURE = (
     "workspaces/execution.py",
     "workspaces/providers/manifests.py",
     "agents/messages.py",
     "agents/loop.py",
+    "agents/events.py",
+    "agents/budget.py",
+    "agents/compaction.py",
+    "agents/prices.py",
+    "agents/redact.py",
 )
 RUNTIME_ONLY_ON_THE_SERVER = {"workspaces/runtime/build.py"}
 FILE_LINES, FUNCTION_LINES, FUNCTION_P90 = 400, 60, 30

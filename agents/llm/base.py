@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from agents.messages import AssistantMessage, Message, StopReason, Usage
+from agents.prices import Price, prices_of
 from primer_site.errors import PrimerError
 
 
@@ -22,6 +23,13 @@ class LLMConfig(LLMError):
 
     code, status = "llm_config", 424
     hint = "Correct the LLM provider: its kind, its key, its base_url or the model's name."
+
+
+class ContextTooLong(LLMError):
+    """The conversation is longer than what the model takes."""
+
+    code, status = "context_too_long", 424
+    hint = "Start a new session, or use a model with a larger context."
 
 
 class LLMUnavailable(LLMError):
@@ -52,6 +60,7 @@ class LLMRequest:
     temperature: float | None = None  # sent only when set
     thinking: str | dict[str, Any] = "off"
     attempt: int = 1
+    may_call: bool = True  # False: tools are described, since the history uses them, and none may be called
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +89,30 @@ class LLM(ABC):
     """One configured model endpoint. Holds configuration and a client, nothing durable; `stream` may run many times at once."""
 
     kind: ClassVar[str]
+    takes_thinking: ClassVar[bool] = False
+    max_retries: int = 4  # of one question, by the loop: drivers ask once
+    default_model: str = ""
+    prices: dict[str, Price] = {}
+
+    @classmethod
+    def configured(cls, config: dict[str, Any], key: str, name: str) -> LLM:
+        """The driver for a provider's stored configuration; `LLMConfig` when it cannot work. May take a second."""
+        made = cls()
+        made.take(config)
+        return made
+
+    def take(self, config: dict[str, Any]) -> None:
+        """What every kind takes from its configuration."""
+        self.default_model = config.get("default_model") or type(self).default_model
+        self.prices = prices_of(config.get("prices") or {})
+        self.max_retries = type(self).max_retries if config.get("max_retries") is None else int(config["max_retries"])
 
     @abstractmethod
     def stream(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
         """Deltas as they come, then one `Reply`.
 
-        Raises `LLMConfig` for what a retry cannot mend and `LLMUnavailable` for what it may; nothing else. Closing the
-        generator ends the request. A call whose arguments are broken or cut comes with `problem` set, never as `{}`.
+        Raises `LLMConfig` for what a retry cannot mend, `ContextTooLong` where a shorter history can, and `LLMUnavailable`
+        for what a retry may; nothing else. Closing the generator ends the request. A call whose arguments are broken or cut comes with `problem` set, never as `{}`.
         """
 
     @abstractmethod

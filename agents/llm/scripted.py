@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from agents.budget import NOTE
 from agents.llm.base import LLM, LLMConfig, LLMEvent, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta
 from agents.llm.snippet import MAX_BYTES, snippet_of
 from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
@@ -110,9 +111,17 @@ class ScriptedLLM(LLM):
     """Plays `turns` when there are any (the last one repeats), else behaves as a code runner."""
 
     kind: ClassVar[str] = "scripted"
+    takes_thinking: ClassVar[bool] = True
+    default_model: str = "scripted"
 
     def __init__(self, turns: Sequence[Turn] = ()) -> None:
         self._turns = tuple(turns)
+
+    @classmethod
+    def configured(cls, config: dict[str, Any], key: str, name: str) -> LLM:
+        made = cls(parse_turns(config["turns"]) if config.get("turns") else ())
+        made.take(config)
+        return made
 
     async def models(self) -> list[str]:
         return ["scripted"]
@@ -188,6 +197,7 @@ def report(result: str) -> str:
 def split_result(result: str) -> tuple[str, str, str]:
     """The verdict, stdout and stderr of an exec's result as the tool renders it. The last header is ours: output comes before."""
     head, _, body = result.partition("\n")
+    body = re.sub(rf"\n?{re.escape(NOTE)}[^\n]*\Z", "", body)
     how = head.split(" (")[0]
     out = re.match(r"stdout: \d+ bytes\n?", body)
     if out is None:
@@ -197,8 +207,3 @@ def split_result(result: str) -> tuple[str, str, str]:
         return how, body[out.end() :], ""
     last = headers[-1]
     return how, body[out.end() : last.start()].removesuffix("\n"), body[last.end() :].removeprefix("\n")
-
-
-def make(config: dict[str, Any], secrets: dict[str, Any]) -> ScriptedLLM:
-    """The driver for a provider's stored configuration; it has no secrets."""
-    return ScriptedLLM(parse_turns(config["turns"]) if config.get("turns") else ())

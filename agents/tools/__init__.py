@@ -13,10 +13,21 @@ from agents.messages import ToolCall
 from agents.tools.base import BenchFailed, Tool, ToolEvent, ToolOutcome, Workbench
 from agents.tools.execs import Exec, Glob, Grep
 from agents.tools.files import Edit, Ls, Read, Write
+from agents.tools.outputs import GrepOutput, ReadOutput
 from agents.tools.schema import problems
 from primer_site.errors import PrimerError
 
-WORKSPACE_TOOLS: Final[tuple[Tool, ...]] = (Write(), Read(), Edit(), Ls(), Glob(), Grep(), Exec())
+WORKSPACE_TOOLS: Final[tuple[Tool, ...]] = (
+    Write(),
+    Read(),
+    Edit(),
+    Ls(),
+    Glob(),
+    Grep(),
+    Exec(),
+    ReadOutput(),
+    GrepOutput(),
+)
 
 
 def same(text: str) -> str:
@@ -40,6 +51,10 @@ class Toolbox:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         return tuple(tool.spec for tool in self._tools.values())
+
+    def independent(self, call: ToolCall) -> bool:
+        tool = self._tools.get(call.name)
+        return tool is not None and tool.independent
 
     async def run(self, call: ToolCall) -> AsyncGenerator[ToolEvent, None]:
         """What the call does, then its `ToolOutcome`. Whatever is wrong with the call is an error result for the model."""

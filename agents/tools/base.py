@@ -32,6 +32,21 @@ class ExecStarted:
     exec_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class OutputPage:
+    """Kept bytes of a stream from `offset`. `gap` is [from, to) in stream offsets when the page began behind a part that
+    was not kept; `total` is the stream's length in bytes so far."""
+
+    offset: int
+    data: bytes
+    gap: tuple[int, int] | None
+    total: int
+
+    @property
+    def next_offset(self) -> int:
+        return self.offset + len(self.data)
+
+
 class Workbench(Protocol):
     """One workspace, bound by the session. Paths are relative to it; failures are `PrimerError`s with a sentence."""
 
@@ -40,6 +55,10 @@ class Workbench(Protocol):
 
         Cancelling or closing the stream ends the program and returns when it is dead.
         """
+        ...
+
+    async def read_output(self, exec_id: str, stream: Stream, *, offset: int, limit: int) -> OutputPage:
+        """Kept output of a program of this session; `NotFound` when it ran no such program."""
         ...
 
     async def read(self, path: str, *, offset: int, limit: int) -> FileRange:
@@ -134,6 +153,7 @@ class Tool(ABC):
     name: ClassVar[str]
     description: ClassVar[str]
     schema: ClassVar[dict[str, Any]]
+    independent: ClassVar[bool] = False  # changes nothing, starts no program: may run beside others like it
 
     @property
     def spec(self) -> ToolSpec:

@@ -39,6 +39,7 @@ class Write(Tool):
 
 class Read(Tool):
     name: ClassVar[str] = "workspace__read"
+    independent: ClassVar[bool] = True
     description: ClassVar[str] = (
         "Reads a text file, at most 16 KiB at once; offset continues where the last part ended."
     )
@@ -99,6 +100,7 @@ class Edit(Tool):
 
 class Ls(Tool):
     name: ClassVar[str] = "workspace__ls"
+    independent: ClassVar[bool] = True
     description: ClassVar[str] = "Lists a directory: kind, size in bytes, name."
     schema: ClassVar[dict[str, Any]] = fields(
         (), path={**PATH, "minLength": 0, "description": "The workspace without it."}

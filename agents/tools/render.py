@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import codecs
+import re
+from collections import deque
 from dataclasses import dataclass, field
 
 from agents.tools.base import RESULT_BYTES
 from workspaces.execution import ExecOutcome, OutputChunk, Stream
 
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
+ERROR_LINES, LINE_BYTES, ERROR_BYTES = 20, 200, 2048  # that a model sees
+LOOKED_BYTES, MOST_ERRORS, LONGEST_LINE = 4 * 1024 * 1024, 1000, 64 * 1024  # that the server looks at
+TROUBLE = re.compile(  # nothing that repeats: linear in what is searched
+    rb"(?:error|exception)s?\b|\b(?:traceback|fatal|failed|failures?|fails?|panic|panicked|segmentation fault|denied|killed"
+    rb"|assert|assertion|cannot|undefined|not found)\b",
+    re.IGNORECASE,
+)
 LIVE_BYTES = 200_000  # of each stream shown live; the rest is read by the exec's id
 
 
@@ -33,31 +42,96 @@ def cut_tail(data: bytes, limit: int) -> bytes:
 
 
 @dataclass(slots=True)
+class Lines:
+    """Lines of a stream that look like errors, with their offsets: the first and the last few of what is looked at."""
+
+    first: list[tuple[int, bytes]] = field(default_factory=list)
+    last: deque[tuple[int, bytes]] = field(default_factory=lambda: deque(maxlen=ERROR_LINES // 2))
+    count: int = 0
+    _offset: int = 0  # of the rest
+    _rest: bytes = b""  # the beginning of a line
+
+    def add(self, data: bytes) -> None:
+        if self._offset >= LOOKED_BYTES or self.count >= MOST_ERRORS:  # a flood costs the server no more than this
+            return
+        data = self._rest + data
+        end = data.rfind(b"\n") + 1
+        if not end and len(data) > LONGEST_LINE:
+            end = len(data)
+        self._look(data[:end])
+        self._offset += end
+        self._rest = data[end:]
+
+    def finish(self) -> None:
+        self._look(self._rest)
+        self._rest = b""
+
+    def _look(self, data: bytes) -> None:
+        behind = 0  # the line that was taken last
+        for match in TROUBLE.finditer(data):
+            if match.start() < behind:
+                continue
+            start = data.rfind(b"\n", 0, match.start()) + 1
+            end = data.find(b"\n", match.end())
+            behind = end if end >= 0 else len(data)
+            start = max(start, match.start() - LINE_BYTES // 2)
+            self._take(self._offset + start, data[start : min(behind, start + LINE_BYTES)])
+
+    def _take(self, offset: int, line: bytes) -> None:
+        self.count += 1
+        if len(self.first) < ERROR_LINES // 2:
+            self.first.append((offset, line))
+        else:
+            self.last.append((offset, line))
+
+    def between(self, start: int, end: int, budget: int) -> bytes:
+        """Those that lie in [start, end) of the stream, each with its offset, in at most `budget` bytes."""
+        shown = b""
+        for offset, line in [*self.first, *self.last]:
+            text = b"%d: %s\n" % (offset, cut_head(line, LINE_BYTES))
+            if start <= offset < end and len(shown) + len(text) <= budget:
+                shown += text
+        return shown
+
+
+@dataclass(slots=True)
 class Kept:
-    """Head and tail of one stream in bounded memory, whatever its length."""
+    """Head, tail and error lines of one stream in bounded memory, whatever its length."""
 
     limit: int = RESULT_BYTES
     total: int = 0
     head: bytearray = field(default_factory=bytearray)
     tail: bytearray = field(default_factory=bytearray)
+    lines: Lines = field(default_factory=Lines)
 
     def add(self, data: bytes) -> None:
         self.total += len(data)
+        self.lines.add(data)
         room = max(self.limit - len(self.head), 0)
         self.head += data[:room]
         self.tail += data[room:]
         if len(self.tail) > 2 * self.limit:
             del self.tail[: len(self.tail) - self.limit]
 
-    def show(self, budget: int, total: int, exec_id: str) -> tuple[str, bool]:
-        """The text for a model and whether something was left out; `total` is the stream's true length in bytes."""
+    def show(self, budget: int, total: int, stream: Stream, exec_id: str) -> tuple[str, bool]:
+        """The text for a model, at most `budget` bytes and a line, and whether something was left out; `total` is the
+        stream's true length in bytes."""
         everything = bytes(self.head + self.tail)
         if total == len(everything) and total <= budget:
             return everything.decode("utf-8", "replace"), False
-        head = cut_head(bytes(self.head), budget // 2)
-        tail = cut_tail(everything[len(head) :], budget // 2)
-        left_out = total - len(head) - len(tail)
-        middle = f"\n[{left_out} of {total} bytes left out here; all that is kept: exec {exec_id}]\n"
+        self.lines.finish()
+        for_lines = min(budget // 4, ERROR_BYTES) if self.lines.count else 0
+        part = (budget - for_lines) // 2
+        head = cut_head(bytes(self.head), part)
+        tail = cut_tail(everything[len(head) :], part)
+        trouble = self.lines.between(len(head), total - len(tail), for_lines)
+        middle = f"\n[{total - len(head) - len(tail)} of {total} bytes left out here: bytes {len(head)} to {total - len(tail)} "
+        middle += f"of {stream}; read or search them with exec_id {exec_id}]\n"
+        if trouble:
+            middle += "[lines in there that look like errors, with their offsets]\n" + trouble.decode(
+                "utf-8", "replace"
+            )
+            middle += "[end of these lines]\n"
         return head.decode("utf-8", "replace") + middle + tail.decode("utf-8", "replace"), True
 
 
@@ -121,7 +195,7 @@ def exec_text(outcome: ExecOutcome, kept: dict[Stream, Kept], exec_id: str) -> t
     }
     lines, truncated = [f"{verdict(outcome)} ({outcome.duration_ms / 1000:.2f} s, exec {exec_id})"], False
     for stream in STREAMS:
-        text, cut = kept[stream].show(budgets[stream], totals[stream], exec_id)
+        text, cut = kept[stream].show(budgets[stream], totals[stream], stream, exec_id)
         truncated |= cut
         lines.append(f"{stream}: {totals[stream]} bytes" + (f"\n{text.removesuffix(chr(10))}" if text else ""))
     if outcome.survivors:

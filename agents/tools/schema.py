@@ -16,7 +16,7 @@ def problems(value: Any, schema: dict[str, Any]) -> list[str]:
     """What is wrong with `value`, one sentence part each; [] when it fits.
 
     Knows what the schemas of our tools use: object, string, integer, boolean, required, closed properties, minimum,
-    maximum, minLength, maxLength (bytes in UTF-8).
+    maximum, minLength, maxLength (bytes in UTF-8), enum of texts.
     """
     if not isinstance(value, dict):
         return [f"the arguments must be a JSON object, not {_kind(value)}"]
@@ -56,6 +56,8 @@ def _bad_text(item: str, rule: dict[str, Any]) -> str:
         return "must not contain a lone surrogate"
     if size < rule.get("minLength", 0):
         return "must not be empty"
+    if "enum" in rule and item not in rule["enum"]:
+        return f"must be one of {', '.join(rule['enum'])}"
     most = rule.get("maxLength")
     return f"has {size} bytes; at most {most} are taken" if most is not None and size > most else ""
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 
-from agents.tools.base import ExecCommand, ExecStarted
+from agents.tools.base import ExecCommand, ExecStarted, OutputPage
 from primer_site.errors import NotFound, PreconditionFailed
 from workspaces.execution import ExecOutcome, FileInfo, FileRange, Listing, OutputChunk
 
@@ -36,6 +36,7 @@ class MemoryBench:
     commands: list[ExecCommand] = field(default_factory=list)
     killed: list[str] = field(default_factory=list)
     error: Exception | None = None  # of each file operation
+    outputs: dict[str, tuple[bytes, tuple[int, int] | None, bytes]] = field(default_factory=dict)  # head, gap, tail
 
     async def exec(self, command: ExecCommand) -> AsyncGenerator[ExecStarted | OutputChunk | ExecOutcome, None]:
         self.commands.append(command)
@@ -55,6 +56,19 @@ class MemoryBench:
         finally:
             if not ended:
                 self.killed.append(exec_id)
+
+    async def read_output(self, exec_id: str, stream: str, *, offset: int, limit: int) -> OutputPage:
+        """What `outputs` holds; with a gap, the bytes behind it stand behind the head."""
+        if exec_id not in self.outputs:
+            raise NotFound(f"No command {exec_id} ran in this session.")
+        head, gap, tail = self.outputs[exec_id]
+        total = gap[1] + len(tail) if gap else len(head)
+        if offset < len(head):
+            return OutputPage(offset, head[offset : offset + limit], None, total)
+        if gap is None:
+            return OutputPage(offset, b"", None, total)
+        start = max(offset, gap[1])
+        return OutputPage(start, tail[start - gap[1] :][:limit], gap if offset < gap[1] else None, total)
 
     async def read(self, path: str, *, offset: int, limit: int) -> FileRange:
         data = self._find(path)

@@ -9,23 +9,22 @@ from typing import Any
 
 import pytest
 
-from agents.llm.base import LLM, LLMEvent, LLMRequest, Reply, TextDelta
-from agents.llm.scripted import ScriptedLLM, parse_turns
-from agents.loop import (
-    AgentLoop,
+from agents.budget import Limits
+from agents.events import (
     CallEnded,
     CallExec,
     CallOutput,
     CallStarted,
     Ended,
-    Limits,
     LoopEvent,
     Replied,
     Retrying,
-    Settings,
     TurnEnded,
     TurnStarted,
 )
+from agents.llm.base import LLM, LLMEvent, LLMRequest, Reply, TextDelta
+from agents.llm.scripted import ScriptedLLM, parse_turns
+from agents.loop import AgentLoop, Settings
 from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage
 from agents.tools import Toolbox
 from agents.tools.base import BenchFailed
@@ -33,6 +32,7 @@ from tests.agents.bench import MemoryBench, printed
 from workspaces.execution import OutputChunk
 
 WRITE = {"name": "workspace__write", "arguments": {"path": "a.py", "content": "print(1)\n"}}
+TOOL_NAMES = ("write", "read", "edit", "ls", "glob", "grep", "exec", "output_read", "output_grep")
 RUN = {"name": "workspace__exec", "arguments": {"command": "python a.py"}}
 
 
@@ -154,7 +154,7 @@ async def test_used_up_tokens_end_the_run_before_the_next_question() -> None:
     loop = make_loop([{"calls": [RUN], "usage": {"input_tokens": 60, "output_tokens": 50}}], max_tokens=100)
     end = ending(await play(loop))
     assert (end.reason, end.code) == ("limit", "max_tokens")
-    assert loop.usage == Usage(60, 50)
+    assert loop.spent.usage == Usage(60, 50)
 
 
 async def test_the_wall_clock_ends_a_running_tool() -> None:
@@ -207,14 +207,14 @@ async def test_a_stream_that_breaks_is_asked_again_and_the_break_is_visible() ->
     loop = make_loop([{"text": "a whole answer", "break_after": 3, "times": 2}])
     events = await play(loop)
     assert ending(events) == Ended("completed", "a whole answer")
-    assert [event.attempt for event in events if isinstance(event, Retrying)] == [1, 2]
+    assert [(e.attempt, e.attempts) for e in events if isinstance(e, Retrying)] == [(2, 5), (3, 5)]
     assert sum(isinstance(event, Replied) for event in events) == 1
 
 
 async def test_a_model_that_stays_away_fails_after_bounded_tries() -> None:
     events = await play(make_loop([{"error": "llm_unavailable"}]))
     assert (ending(events).reason, ending(events).code) == ("failed", "llm_unavailable")
-    assert sum(isinstance(event, Retrying) for event in events) == 3
+    assert sum(isinstance(event, Retrying) for event in events) == 4
 
 
 async def test_a_wrong_configuration_is_not_asked_again() -> None:
@@ -269,7 +269,7 @@ async def test_usage_adds_up_over_turns() -> None:
     usage = {"input_tokens": 10, "output_tokens": 2, "cache_read_tokens": 1}
     loop = make_loop([{"calls": [RUN], "usage": usage}, {"text": "x", "usage": usage}])
     await play(loop)
-    assert (loop.usage, loop.turns, loop.tool_calls) == (Usage(20, 4, 2, 0), 2, 1)
+    assert (loop.spent.usage, loop.spent.turns, loop.spent.tool_calls) == (Usage(20, 4, 2, 0), 2, 1)
 
 
 async def test_the_question_holds_what_the_agent_says() -> None:
@@ -288,9 +288,10 @@ async def test_the_question_holds_what_the_agent_says() -> None:
     settings = Settings("big", "be brief", max_output_tokens=7, temperature=0.5, thinking="auto")
     await play(AgentLoop(Watching(), Toolbox(MemoryBench()), settings))
     (request,) = seen
-    assert (request.model, request.system, request.max_output_tokens) == ("big", "be brief", 7)
+    assert (request.model, request.max_output_tokens) == ("big", 7)
+    assert request.system.startswith("be brief\n\nThis run ends after 50 turns, 200 tool calls or 1800 s.")
     assert (request.temperature, request.thinking) == (0.5, "auto")
     names = {tool.name for tool in request.tools}
-    assert names == {f"workspace__{name}" for name in ("write", "read", "edit", "ls", "glob", "grep", "exec")}
+    assert names == {f"workspace__{name}" for name in TOOL_NAMES}
     for tool in request.tools:
         assert not {"workspace", "workspace_id", "user", "host", "token"} & set(tool.schema["properties"])

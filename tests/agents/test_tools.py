@@ -39,7 +39,8 @@ async def test_a_long_output_is_head_and_tail_with_exact_counts_and_the_execs_id
     assert len(found.text.encode()) < RESULT_BYTES + 500
     assert f"stdout: {len(data)} bytes\nline 000000\n" in found.text
     assert "line 199999\n" in found.text
-    assert f"of {len(data)} bytes left out here; all that is kept: exec exec-1]" in found.text
+    assert f"of {len(data)} bytes left out here: bytes " in found.text
+    assert "of stdout; read or search them with exec_id exec-1]" in found.text
     head, _, rest = found.text.partition("\n[")
     left_out = int(rest.split(" ")[0])
     shown_head = head.partition(" bytes\n")[2]
@@ -261,7 +262,7 @@ def test_kept_output_is_the_whole_or_its_ends_with_a_true_count(chunks: list[byt
     kept, data = Kept(limit=64), b"".join(chunks)
     for chunk in chunks:
         kept.add(chunk)
-    text, cut = kept.show(budget, len(data), "exec-1")
+    text, cut = kept.show(budget, len(data), "stdout", "exec-1")
     assert cut == (len(data) > budget)
     if not cut:
         assert text == data.decode("utf-8", "replace")
@@ -279,3 +280,105 @@ def test_decoding_piece_by_piece_is_decoding_the_whole(text: str, sizes: list[in
         found += part
         at = min(at + size, len(data))
     assert found + live.finish()[1] == data.decode("utf-8")
+
+
+# What the middle of a long output still tells, and the tools for it
+
+
+def noisy(count: int, *marks: tuple[int, str]) -> bytes:
+    lines = dict(marks)
+    return "".join(f"{lines.get(number, f'line {number} is fine ')}\n" for number in range(count)).encode()
+
+
+async def test_lines_that_look_like_errors_are_shown_from_the_middle_with_their_offsets() -> None:
+    data = noisy(20_000, (9_000, "E   AssertionError: 1 != 2"), (9_500, "Permission denied: /x"))
+    found = await outcome(MemoryBench(lambda command: printed(data)), "exec", command="pytest")
+    for mark in (b"E   AssertionError: 1 != 2", b"Permission denied: /x"):
+        assert f"{data.index(mark)}: {mark.decode()}" in found.text
+    assert len(found.text.encode()) <= RESULT_BYTES + 700
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(["fine", "error: é€🌍", "x" * 300, "", "a failed test", "\ufffd"]), max_size=60),
+    st.integers(1, 40),
+)
+def test_error_lines_never_break_the_budget_whatever_the_pieces(lines: list[str], size: int) -> None:
+    data = "\n".join(lines).encode()
+    kept = Kept(limit=400)
+    for start in range(0, len(data), size):
+        kept.add(data[start : start + size])
+    text, cut = kept.show(400, len(data), "stdout", "exec-1")
+    assert len(text.encode()) <= 400 + 400
+    assert cut or text.encode() == data
+    for offset, line in [*kept.lines.first, *kept.lines.last]:
+        assert data[offset : offset + len(line)] == line
+
+
+def test_a_flood_of_errors_costs_the_server_no_more_than_its_bound() -> None:
+    kept = Kept()
+    for _ in range(400):
+        kept.add(b"error: all is lost\n" * 4000)
+    assert kept.lines.count <= 1000 + 4000
+    assert len(kept.lines.first) + len(kept.lines.last) <= 20
+
+
+async def test_kept_output_is_read_in_parts_and_the_gap_is_named() -> None:
+    bench = MemoryBench(outputs={"exec-1": (b"h" * 100, (100, 900), b"t" * 100)})
+    first = await outcome(bench, "output_read", exec_id="exec-1")
+    assert first.text == "h" * 100 + "\n[bytes 0 to 100 of 1000 of stdout; go on with offset 100]"
+    second = await outcome(bench, "output_read", exec_id="exec-1", offset=100)
+    assert second.text == "[bytes 100 to 900 were not kept]\n" + "t" * 100 + "\n[bytes 900 to 1000 of 1000 of stdout]"
+    third = await outcome(bench, "output_read", exec_id="exec-1", offset=1000, stream="stderr")
+    assert third.text == "[stderr has 1000 bytes; there is nothing at or behind 1000]"
+
+
+async def test_kept_output_is_cut_between_characters() -> None:
+    bench = MemoryBench(outputs={"exec-1": ("é€🌍".encode() * 10, None, b"")})
+    found = await outcome(bench, "output_read", exec_id="exec-1", limit=7)
+    assert found.text.startswith("é€\n[bytes 0 to 5 of 90")
+
+
+async def test_kept_output_is_searched_over_pages_and_the_gap_is_named() -> None:
+    head = noisy(40_000, (3, "needle one"), (30_000, "Needle TWO 🌍"))
+    tail = b"half a line\nneedle three\n"
+    gap = (len(head), len(head) + 5000)
+    bench = MemoryBench(outputs={"exec-1": (head, gap, tail)})
+    found = await outcome(bench, "output_grep", exec_id="exec-1", text="needle", ignore_case=True)
+    assert found.text.splitlines() == [
+        f"{head.index(b'needle one')}: needle one",
+        f"{head.index(b'Needle TWO')}: Needle TWO 🌍",
+        f"{gap[1] + 12}: needle three",
+        f"[bytes {gap[0]} to {gap[1]} were not kept]",
+    ]
+    assert (await outcome(bench, "output_grep", exec_id="exec-1", text="needle one$")).text.startswith(
+        "No line of stdout"
+    )
+
+
+async def test_a_search_with_many_matches_stays_in_the_budget_and_counts_them() -> None:
+    bench = MemoryBench(outputs={"exec-1": (b"error " + b"x" * 500 + b"\n", None, b"")})
+    bench.outputs["exec-1"] = (bench.outputs["exec-1"][0] * 2000, None, b"")
+    found = await outcome(bench, "output_grep", exec_id="exec-1", text="error")
+    assert len(found.text.encode()) <= RESULT_BYTES
+    shown = found.text.count("error")
+    assert f"[{2000 - shown} more]" in found.text
+
+
+async def test_a_line_without_end_is_searched_too() -> None:
+    bench = MemoryBench(outputs={"exec-1": (b"x" * 700_000 + b"needle" + b"y" * 100_000, None, b"")})
+    found = await outcome(bench, "output_grep", exec_id="exec-1", text="needle")
+    assert "needle" in found.text
+    assert len(found.text) < 1000
+
+
+async def test_output_of_a_command_that_did_not_run_here_is_not_found() -> None:
+    for name, more in (("output_read", {}), ("output_grep", {"text": "x"})):
+        found = await outcome(MemoryBench(), name, exec_id="exec-of-somebody-else", **more)
+        assert not found.ok
+        assert "ran in this session" in found.text
+
+
+async def test_a_stream_that_does_not_exist_is_refused() -> None:
+    found = await outcome(MemoryBench(), "output_read", exec_id="exec-1", stream="stdin")
+    assert "must be one of stdout, stderr" in found.text

@@ -23,9 +23,11 @@ from sessions_app import dispatch
 from tests.eventually import eventually
 from tests.factories import Api, api, make_admin, make_provider, make_template, make_user, make_workspace
 from tests.sessions.cast import make_agent, make_llm_provider
+from tests.sessions.models import modelled, sdks, stubs
 from workspaces import execs, reconcile, services
 from workspaces.models import Workspace, WorkspaceTemplate
 
+__all__ = ["modelled", "sdks", "stubs"]
 INSTANCE = "session-tests"
 Playing = Callable[..., Agent]
 

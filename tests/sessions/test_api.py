@@ -279,7 +279,7 @@ def test_a_transcript_as_markdown_keeps_hostile_text_inside_its_fences(told: Age
 
 
 def test_a_transcript_of_another_form_is_refused(over: AgentSession, alice: Api) -> None:
-    refused(alice.get(f"sessions/{over.slug}/transcript", format="html"), 422, "invalid", "format", "jsonl, md")
+    refused(alice.get(f"sessions/{over.slug}/transcript", format="pdf"), 422, "invalid", "format", "jsonl, md, html")
 
 
 def test_a_throw_away_session_makes_its_workspace_at_once(

@@ -13,12 +13,13 @@ from django.db import IntegrityError, OperationalError, connection, transaction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agents.redact import MASK, Redactor
 from primer_site import loop
 from sessions_app import claims
 from sessions_app.events import EventDraft, append, events_after
 from sessions_app.models import AgentSession, EventKind, SessionEvent, Status
 from sessions_app.querysets import LostLease
-from sessions_app.redact import MASK, Redactor, clean
+from sessions_app.redact import clean
 from sessions_app.services import locked
 from sessions_app.writer import FULL_CHARS, Writer
 from tests.sessions.cast import events_of, make_session

@@ -256,7 +256,7 @@ def test_thoughts_and_a_broken_stream_are_in_the_transcript(
     assert (item["ended_reason"], item["answer"]) == ("completed", "the answer is 42")
     events = events_of(session_id)
     (warning,) = [event.data for event in events if event.kind == "warning"]
-    assert (warning["code"], warning["attempt"]) == ("llm_unavailable", 1)
+    assert (warning["code"], warning["attempt"]) == ("llm_unavailable", 2)
     assert warning["retry_in_s"] > 0
     texts = {
         kind: "".join(e.data["text"] for e in events if e.kind == kind) for kind in ("thinking_delta", "text_delta")

@@ -199,7 +199,7 @@ def test_an_after_that_is_no_number_is_refused(session: AgentSession, query: str
 
 def test_a_sub_protocol_of_another_form_is_refused_and_none_at_all_is_json(session: AgentSession) -> None:
     headers = bearer(make_user())
-    assert run(refusal(session.slug, headers, protocols=["primer.v1.html"])) == 4400
+    assert run(refusal(session.slug, headers, protocols=["primer.v2.json"])) == 4400
 
     async def scenario() -> Any:
         dialogue = Dialogue(session.slug, headers, protocols=())
@@ -209,6 +209,23 @@ def test_a_sub_protocol_of_another_form_is_refused_and_none_at_all_is_json(sessi
         return event["seq"], dialogue.protocol
 
     assert run(scenario()) == (1, None)
+
+
+def test_the_form_for_pages_adds_each_event_as_the_console_draws_it(session: AgentSession) -> None:
+    headers = bearer(make_user())
+
+    async def scenario() -> Any:
+        dialogue = Dialogue(session.slug, headers, protocols=("primer.v1.html",))
+        assert await dialogue.open()
+        first, second = await dialogue.next(), await dialogue.next()
+        await dialogue.leave()
+        return dialogue.protocol, first, second
+
+    protocol, first, second = run(scenario())
+    assert protocol == "primer.v1.html"
+    assert (first["seq"], second["kind"]) == (1, "user_message")
+    assert 'id="e2"' in second["html"]
+    assert second["data"]["text"]
 
 
 def test_a_revoked_token_closes_its_socket_within_a_second_or_so(session: AgentSession) -> None:

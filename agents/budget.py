@@ -1,0 +1,65 @@
+"""What a run may use, what is left of it, and how the model is told. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from agents.messages import Usage
+
+FEW_TURNS, FEW_CALLS, FEW_SECONDS = 2, 5, 60.0
+LITTLE = 0.2  # of a limit: from here on the model is told
+NOTE = "[Left of this run: "  # how the line begins
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one run may use; None is no limit. `timeout_s` is wall clock, `max_tokens` the sum of all tokens."""
+
+    max_turns: int = 50
+    max_tool_calls: int = 200
+    timeout_s: float = 1800.0
+    max_tokens: int | None = None
+
+    def told(self) -> str:
+        """For the system prompt: the same text in every turn."""
+        parts = [f"{self.max_turns} turns", f"{self.max_tool_calls} tool calls", f"{self.timeout_s:g} s"]
+        if self.max_tokens is not None:
+            parts.append(f"{self.max_tokens} tokens")
+        return f"This run ends after {_list(parts, 'or')}. When little is left, you are told."
+
+
+@dataclass(slots=True)
+class Spent:
+    """What a run has used."""
+
+    turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = field(default_factory=Usage)
+
+    def over(self, limits: Limits) -> tuple[str, str] | None:
+        """The name of the limit that is met, and its value in words; None while another turn is allowed."""
+        if self.turns >= limits.max_turns:
+            return "max_turns", f"{limits.max_turns} turns"
+        if self.tool_calls > limits.max_tool_calls:
+            return "max_tool_calls", f"{limits.max_tool_calls} tool calls"
+        if limits.max_tokens is not None and self.usage.total >= limits.max_tokens:
+            return "max_tokens", f"{limits.max_tokens} tokens"
+        return None
+
+    def left(self, limits: Limits, seconds: float) -> str:
+        """A line for the model about what is nearly used up; "" while there is enough of everything."""
+        parts = []
+        turns, calls = limits.max_turns - self.turns, limits.max_tool_calls - self.tool_calls
+        if turns <= max(FEW_TURNS, LITTLE * limits.max_turns):
+            parts.append(f"{max(turns, 0)} turns")
+        if calls <= max(FEW_CALLS, LITTLE * limits.max_tool_calls):
+            parts.append(f"{max(calls, 0)} tool calls")
+        if seconds <= min(max(FEW_SECONDS, LITTLE * limits.timeout_s), limits.timeout_s / 2):
+            parts.append(f"{max(seconds, 0):.0f} s")
+        if limits.max_tokens is not None and (tokens := limits.max_tokens - self.usage.total) <= limits.max_tokens / 4:
+            parts.append(f"{max(tokens, 0)} tokens")
+        return f"{NOTE}{_list(parts, 'and')}.]" if parts else ""
+
+
+def _list(parts: list[str], word: str) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}"

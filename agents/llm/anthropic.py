@@ -1,0 +1,242 @@
+"""The Messages API through the official SDK, at its own address or at any endpoint that speaks it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import aclosing
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import structlog
+
+from agents.llm.base import LLMEvent, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta, ToolSpec
+from agents.llm.sending import NO_TEXT, arguments_of, distinct, parsed, sendable, tool_name
+from agents.llm.wire import BROKEN, WireLLM
+from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
+
+if TYPE_CHECKING:
+    import httpx2
+
+DRAIN_S = 0.25
+log = structlog.get_logger(__name__)
+OLDER_VERSION = "2023-06-01"
+CACHED = {"cache_control": {"type": "ephemeral"}}
+STOPS: dict[str, StopReason] = {
+    "end_turn": "end_turn",
+    "stop_sequence": "end_turn",
+    "tool_use": "tool_use",
+    "max_tokens": "max_tokens",
+    "model_context_window_exceeded": "max_tokens",
+    "refusal": "refusal",
+    "pause_turn": "pause",
+}
+USAGE = {
+    "input_tokens": "input_tokens",
+    "output_tokens": "output_tokens",
+    "cache_read_tokens": "cache_read_input_tokens",
+    "cache_write_tokens": "cache_creation_input_tokens",
+}
+
+
+class AnthropicLLM(WireLLM):
+    kind: ClassVar[str] = "anthropic"
+    own_url: ClassVar[str] = "https://api.anthropic.com"
+    takes_thinking: ClassVar[bool] = True
+
+    @property
+    def sdk(self) -> ModuleType:
+        import anthropic
+
+        return anthropic
+
+    def make_client(self, http: httpx2.AsyncClient) -> Any:
+        key = self.endpoint.key or "none"  # never the SDK's own search for credentials in environment and files
+        # The SDK sends a bearer token; endpoints of others often read only the header of older versions.
+        extra = None if self.at_home else {"X-Api-Key": key}
+        return self.sdk.AsyncAnthropic(
+            api_key=key, base_url=self.endpoint.base_url, max_retries=0, timeout=http.timeout, http_client=http,
+            default_headers=extra, open_telemetry=False,
+        )  # fmt: skip
+
+    async def replies(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
+        parts = _Parts()
+        stream = await self.client.messages.create(**body_of(request), stream=True)
+        async with stream, aclosing(aiter(stream)) as events:
+            async for event in events:
+                if (delta := parts.feed(event.to_dict(warnings=False))) is not None:
+                    yield delta
+                if parts.done:
+                    await _drain(events)
+                    break
+        yield parts.reply()
+
+
+async def _drain(events: AsyncIterator[Any]) -> None:
+    """Reads to the end, so that the connection serves the next question; the reply is whole already, whatever comes."""
+    try:
+        async with asyncio.timeout(DRAIN_S):
+            async for _ in events:
+                pass
+    except Exception as exc:
+        log.debug("the end of an answer was not clean", exc_info=exc)
+
+
+class _Parts:
+    """Puts a reply together from its events. `done` is set by the API's own last event and by nothing else."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self._blocks: dict[int, dict[str, Any]] = {}
+        self._json: dict[int, str] = {}
+        self._usage: dict[str, int] = {}
+        self._stop = ""
+
+    def feed(self, event: dict[str, Any]) -> LLMEvent | None:
+        match event.get("type"):
+            case "message_start":
+                self._count(event["message"].get("usage"))
+            case "content_block_start":
+                self._blocks[event["index"]] = dict(event["content_block"])
+                self._json[event["index"]] = ""
+            case "content_block_delta":
+                return self._delta(event["index"], event["delta"])
+            case "message_delta":
+                self._stop = event["delta"].get("stop_reason") or self._stop
+                self._count(event.get("usage"))
+            case "message_stop":
+                self.done = True
+        return None  # kinds of events may be added at any time
+
+    def _delta(self, index: int, delta: dict[str, Any]) -> LLMEvent | None:
+        block = self._blocks[index]
+        match delta.get("type"):
+            case "text_delta":
+                block["text"] = block.get("text", "") + delta["text"]
+                return TextDelta(delta["text"])
+            case "thinking_delta":
+                block["thinking"] = block.get("thinking", "") + delta["thinking"]
+                return ThinkingDelta(delta["thinking"])
+            case "signature_delta":
+                block["signature"] = delta["signature"]
+            case "input_json_delta":
+                self._json[index] += delta["partial_json"]
+            case "citations_delta":
+                block["citations"] = [*(block.get("citations") or []), delta["citation"]]
+        return None
+
+    def _count(self, usage: dict[str, Any] | None) -> None:
+        """Counts are running totals: a later one replaces an earlier one, one that is missing does not."""
+        for ours, theirs in USAGE.items():
+            value = (usage or {}).get(theirs)
+            if isinstance(value, int) and value >= 0:
+                self._usage[ours] = value
+
+    def reply(self) -> Reply:
+        if not self.done:
+            raise LLMUnavailable(BROKEN)
+        calls: list[ToolCall] = []
+        taken: set[str] = set()
+        for index, block in sorted(self._blocks.items()):
+            if block.get("type") != "tool_use":
+                continue
+            block["id"] = distinct(str(block.get("id") or ""), taken)
+            call = self._call(index, block)
+            block["input"] = arguments_of(call)
+            calls.append(call)
+        blocks = tuple(block for _, block in sorted(self._blocks.items()))
+        text = "".join(str(block.get("text") or "") for block in blocks if block.get("type") == "text")
+        stop = STOPS.get(self._stop, "tool_use" if calls else "end_turn")
+        message = AssistantMessage(text, tuple(calls), blocks, AnthropicLLM.kind)
+        return Reply(message, stop, Usage.from_dict(self._usage))
+
+    def _call(self, index: int, block: dict[str, Any]) -> ToolCall:
+        name = str(block.get("name") or "")
+        if self._json[index]:
+            return parsed(block["id"], name, self._json[index])
+        given = block.get("input") or {}
+        problem = "" if isinstance(given, dict) else "its arguments are not a JSON object"
+        return ToolCall(block["id"], name, given, problem)
+
+
+# -- the question
+
+
+def body_of(request: LLMRequest) -> dict[str, Any]:
+    """The parameters of one question. What stays the same over a session comes first and is marked for the cache."""
+    body: dict[str, Any] = {
+        "model": request.model,
+        "max_tokens": request.max_output_tokens,
+        "messages": messages_of(request.messages),
+    }
+    if request.tools:
+        body["tools"] = [_tool(spec) for spec in request.tools]
+        body["tool_choice"] = {"type": "auto" if request.may_call else "none"}
+    if request.system.strip():
+        body["system"] = [{"type": "text", "text": sendable(request.system), **CACHED}]
+    elif request.tools:
+        body["tools"][-1] |= CACHED
+    if request.thinking == "auto":
+        body["thinking"] = {"type": "adaptive", "display": "summarized"}
+    elif isinstance(request.thinking, dict):
+        body["thinking"] = {"type": "enabled", "budget_tokens": request.thinking["budget_tokens"]}
+    if request.temperature is not None:
+        # The SDK's version of the API knows no temperature any more; the one before it does.
+        body |= {
+            "extra_body": {"temperature": request.temperature},
+            "extra_headers": {"anthropic-version": OLDER_VERSION},
+        }
+    return body
+
+
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    return {"name": spec.name, "description": spec.description, "input_schema": spec.schema}
+
+
+def messages_of(history: Sequence[Message]) -> list[dict[str, Any]]:
+    """Alternating messages; the results of a reply's calls are the first blocks behind it. The last block is marked for
+    the cache, so that the next question reads all of this one from it."""
+    messages: list[dict[str, Any]] = []
+    for message in history:
+        role = "assistant" if isinstance(message, AssistantMessage) else "user"
+        blocks = _assistant(message) if isinstance(message, AssistantMessage) else [_said(message)]
+        if not blocks:
+            continue
+        if messages and messages[-1]["role"] == role:
+            messages[-1]["content"] += blocks
+        else:
+            messages.append({"role": role, "content": blocks})
+    if messages and messages[-1]["role"] == "user":
+        messages[-1]["content"][-1] = messages[-1]["content"][-1] | CACHED
+    return messages
+
+
+def _said(message: UserMessage | ToolResult) -> dict[str, Any]:
+    text = sendable(message.text)
+    if isinstance(message, UserMessage):
+        return {"type": "text", "text": text}
+    result = {"type": "tool_result", "tool_use_id": message.call_id, "content": text if text.strip() else NO_TEXT}
+    return result if message.ok else {**result, "is_error": True}
+
+
+def _assistant(message: AssistantMessage) -> list[dict[str, Any]]:
+    """The reply's own blocks unmodified, but for those that the API sends and does not take back."""
+    if message.provider == AnthropicLLM.kind and message.blocks:
+        return [_taken_back(sendable(block)) for block in message.blocks if _is_accepted(block)]
+    text = [{"type": "text", "text": sendable(message.text)}] if message.text.strip() else []
+    return text + [_use(call) for call in message.calls]
+
+
+def _is_accepted(block: dict[str, Any]) -> bool:
+    if block.get("type") == "text":
+        return bool(str(block.get("text") or "").strip())
+    return block.get("type") != "thinking" or bool(block.get("signature"))
+
+
+def _taken_back(block: dict[str, Any]) -> dict[str, Any]:
+    """Unmodified, but for the name of a tool that the model made up and no API takes."""
+    return {**block, "name": tool_name(str(block.get("name")))} if block.get("type") == "tool_use" else block
+
+
+def _use(call: ToolCall) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.call_id, "name": tool_name(call.name), "input": sendable(arguments_of(call))}

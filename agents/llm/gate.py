@@ -1,0 +1,21 @@
+"""How many questions a provider is asked at once, over all sessions of this process. First come, first served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from weakref import WeakKeyDictionary
+
+DEFAULT_CONCURRENCY = 8
+_gates: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, tuple[int, asyncio.Semaphore]]] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def one_of(places: int, name: str) -> AsyncGenerator[None, None]:
+    """Waits for one of the places at the provider `name` and holds it. All that give the same name share them."""
+    known = _gates.setdefault(asyncio.get_running_loop(), {})
+    if name not in known or known[name][0] != places:  # those inside a gate of another size leave it in their own time
+        known[name] = (places, asyncio.Semaphore(places))
+    async with known[name][1]:
+        yield

@@ -1,0 +1,205 @@
+"""What drivers that speak HTTP share: a client that connects to checked addresses only, and failures as our errors."""
+
+from __future__ import annotations
+
+import ssl
+from abc import abstractmethod
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from types import ModuleType
+from typing import Any, ClassVar
+
+import httpx2
+import structlog
+
+from agents.llm.address import Place, place_of, resolve
+from agents.llm.base import LLM, LLMConfig, LLMError, LLMEvent, LLMRequest, LLMUnavailable
+from agents.llm.failures import of_status
+from agents.llm.gate import DEFAULT_CONCURRENCY, one_of
+from agents.redact import Redactor
+
+TIMEOUT_S = 120.0  # without a byte of an answer
+CONNECT_S = 10.0
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+MAX_LINE_BYTES = 4 * 1024 * 1024  # the SDKs join a line piece by piece
+STRANGE = "The model's endpoint answers in a form that is not this kind of API."
+BROKEN = "The connection to the model broke in the middle of its reply."
+# What hostile bytes and shapes make of the SDK's reading and of ours: not JSON, not UTF-8, a list for an object.
+STRANGE_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """How one provider is reached. `name` is the provider's id: it is what the limit of `places` is counted by."""
+
+    base_url: str
+    key: str = field(repr=False, default="")
+    name: str = ""
+    timeout_s: float = TIMEOUT_S
+    places: int = DEFAULT_CONCURRENCY
+
+
+class PinnedTransport(httpx2.AsyncBaseTransport):
+    """Resolves a name itself, checks every address and connects to those: what the resolver says later changes nothing."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        # No proxy of the environment: it would make the connection that is checked here.
+        self._inner = httpx2.AsyncHTTPTransport(verify=_tls(), trust_env=False)
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if (request.url.host.lower(), request.url.port or self._place.port) != (self._place.host, self._place.port):
+            raise LLMConfig("The model's endpoint leads to another host.")
+        failure: httpx2.ConnectError | None = None
+        for address in await resolve(self._place):
+            pinned = httpx2.Request(
+                request.method, request.url.copy_with(host=address), headers=request.headers, stream=request.stream,
+                extensions={**request.extensions, "sni_hostname": self._place.host},
+            )  # fmt: skip
+            try:
+                return _bounded(await self._inner.handle_async_request(pinned))
+            except httpx2.ConnectError as exc:
+                failure = exc
+        raise failure or httpx2.ConnectError("no address", request=request)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """One for the process: loading the certificates takes tens of milliseconds."""
+    return ssl.create_default_context()
+
+
+def _bounded(response: httpx2.Response) -> httpx2.Response:
+    if response.headers.get("content-encoding", "identity").lower() != "identity":  # it was asked for none
+        raise LLMUnavailable(STRANGE)
+    if isinstance(response.stream, httpx2.AsyncByteStream):
+        response.stream = _Bounded(response.stream)
+    return response
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """An answer that ends when it grows beyond what any model says."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream) -> None:
+        self._inner = inner
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        total = line = 0
+        async for data in self._inner:
+            total += len(data)
+            end = data.rfind(b"\n")
+            line = line + len(data) if end < 0 else len(data) - end - 1
+            if total > MAX_ANSWER_BYTES or line > MAX_LINE_BYTES:
+                raise LLMUnavailable("The model's endpoint sends more than any reply can be.")
+            yield data
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class WireLLM(LLM):
+    """A model behind HTTP. Subclasses speak one API through its SDK, whose own retries are off."""
+
+    own_url: ClassVar[str]  # of the API itself; elsewhere a key may be unnecessary
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self._redactor = Redactor([endpoint.key])
+        try:
+            place = place_of(endpoint.base_url)
+        except ValueError as exc:
+            raise LLMConfig(f"The provider's base_url {exc}.") from None
+        self._http = httpx2.AsyncClient(
+            transport=PinnedTransport(place), timeout=httpx2.Timeout(endpoint.timeout_s, connect=CONNECT_S),
+            follow_redirects=False, trust_env=False, headers={"Accept-Encoding": "identity"},
+        )  # fmt: skip
+        self.client = self.make_client(self._http)
+
+    @classmethod
+    def configured(cls, config: dict[str, Any], key: str, name: str) -> LLM:
+        url = config.get("base_url") or cls.own_url
+        if not key and url.rstrip("/") == cls.own_url:
+            raise LLMConfig("The provider has no key.", hint="Set config.api_key or config.api_key_env.")
+        endpoint = Endpoint(
+            url, key, name, config.get("timeout_s") or TIMEOUT_S, config.get("max_concurrency") or DEFAULT_CONCURRENCY
+        )
+        made = cls(endpoint)
+        made.take(config)
+        return made
+
+    @property
+    def at_home(self) -> bool:
+        return self.endpoint.base_url.rstrip("/") == self.own_url
+
+    # -- for subclasses
+
+    @property
+    @abstractmethod
+    def sdk(self) -> ModuleType:
+        """The SDK, imported on first use: both take a second or two."""
+
+    @abstractmethod
+    def make_client(self, http: httpx2.AsyncClient) -> Any: ...
+
+    @abstractmethod
+    def replies(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
+        """One question to the SDK; its own failures pass."""
+
+    # -- the contract
+
+    async def stream(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
+        if not request.model:
+            raise LLMConfig(
+                "No model is named.", hint="Set model.model_name of the agent, or the provider's default_model."
+            )
+        async with one_of(self.endpoint.places, self.endpoint.name):
+            with self._translated():
+                async with aclosing(self.replies(request)) as events:
+                    async for event in events:
+                        yield event
+
+    async def models(self) -> list[str]:
+        with self._translated():
+            return sorted([str(model.id) async for model in self.client.models.list()])
+
+    async def close(self) -> None:
+        await self._http.aclose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """Every failure as one of ours, without a trace of the key in it."""
+        sdk = self.sdk
+        try:
+            yield
+        except LLMError:
+            raise
+        except (sdk.APITimeoutError, httpx2.TimeoutException) as exc:
+            raise LLMUnavailable(f"The model did not answer within {self.endpoint.timeout_s:g} s.") from exc
+        except sdk.APIConnectionError as exc:
+            raise _cause(exc) or LLMUnavailable("The model's endpoint cannot be reached.") from exc
+        except sdk.APIStatusError as exc:
+            raise of_status(exc.status_code, exc.body, exc.response.headers, self._redactor) from exc
+        except sdk.APIError as exc:  # an error in the middle of an answer that began well
+            raise of_status(200, exc.body, {}, self._redactor) from exc
+        except httpx2.HTTPError as exc:
+            raise _cause(exc) or LLMUnavailable(BROKEN) from exc
+        except STRANGE_SHAPES as exc:
+            log.info("unreadable answer of a model", provider=self.endpoint.name, error=repr(exc)[:300])
+            log.debug("where it could not be read", exc_info=exc)
+            raise LLMUnavailable(STRANGE) from exc
+
+
+def _cause(exc: BaseException) -> LLMError | None:
+    """Our own error inside of an SDK's: the transport raised it."""
+    inner = exc.__cause__ or exc.__context__
+    while inner is not None:
+        if isinstance(inner, LLMError):
+            return inner
+        inner = inner.__cause__ or inner.__context__
+    return None
