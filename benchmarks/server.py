@@ -136,7 +136,7 @@ class Bench:
             while self.call("GET", f"/v1/sessions/{session}")["status"] != "ended":
                 time.sleep(0.05)
             for client in sockets:
-                client.shutdown()  # type: ignore[no-untyped-call]
+                client.shutdown()
 
         return self.growth(hang) / SLOW_CLIENTS
 

@@ -13,7 +13,16 @@ HEADER = "# Exact versions of everything below the server and development extras
 
 def main() -> int:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    command = [*pip, "install", "--quiet", "--upgrade", "--upgrade-strategy", "eager", "--editable", ".[server,mcp,dev]"]
+    command = [
+        *pip,
+        "install",
+        "--quiet",
+        "--upgrade",
+        "--upgrade-strategy",
+        "eager",
+        "--editable",
+        ".[server,mcp,dev]",
+    ]
     subprocess.run(command, cwd=ROOT, check=True)
     listed = subprocess.run([*pip, "freeze", "--exclude-editable"], capture_output=True, text=True, check=True).stdout
     (ROOT / "constraints.txt").write_text(HEADER + listed)

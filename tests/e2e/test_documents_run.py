@@ -21,6 +21,7 @@ FENCE = re.compile(
     r"(?:<!-- not run: (?P<why>[^\n]+) -->\n)?```(?P<kind>\w*)\n(?P<body>.*?)^```$", re.DOTALL | re.MULTILINE
 )
 LIMIT_S = 300
+PRINTED_URL = "http://127.0.0.1:8000"  # where a reader's server listens
 # 8 is a doctor's "warnings only": what this machine's engine lacks is no fault of the document.
 PRELUDE = """set -euo pipefail
 primer() { command primer "$@" || { local code=$?; [ $code -eq 8 ] || return $code; }; }
@@ -46,11 +47,12 @@ def install(runtime_image: str, tmp_path_factory: pytest.TempPathFactory) -> Ite
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_every_command_of_the_document_works(document: str, install: LiveServer, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "samples", tmp_path / "samples")
-    script = PRELUDE + "\n".join(
+    text = PRELUDE + "\n".join(
         f"echo '--- {document}, block {number}' >&2\n{body}"
         for number, (kind, body, why) in enumerate(blocks(document), 1)
         if kind == "sh" and not why
     )
+    script = text.replace(PRINTED_URL, install.url)
     result = subprocess.run(
         ["bash"], input=script, cwd=tmp_path, env=install.env(PATH=f"{Path(sys.executable).parent}:/usr/bin:/bin"),
         capture_output=True, text=True, timeout=LIMIT_S, check=False,

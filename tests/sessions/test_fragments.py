@@ -106,7 +106,11 @@ def poisoned(value: Any) -> Any:
 
 def test_every_kind_has_an_example_and_a_partial_of_its_name() -> None:
     assert set(EXAMPLES) == set(EventKind.values)
-    partials = {path.stem for path in Path(settings.BASE_DIR, "templates", "event").glob("*.html")} - {"unknown", "file_head", "file_tail"}
+    partials = {path.stem for path in Path(settings.BASE_DIR, "templates", "event").glob("*.html")} - {
+        "unknown",
+        "file_head",
+        "file_tail",
+    }
     assert partials == set(EventKind.values)
 
 
