@@ -15,7 +15,21 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("primer_site", "accounts", "workspaces", "agents", "sessions_app", "cli")
 APPS = ("accounts", "workspaces", "agents", "sessions_app")  # each may import those before it
 # What apps may import from primer_site; these import no app themselves.
-SHARED = {"crashpoints", "documents", "errors", "home", "loop", "metrics", "pagination", "parsing", "problems", "requests", "resource", "services", "vault"}
+SHARED = {
+    "crashpoints",
+    "documents",
+    "errors",
+    "home",
+    "loop",
+    "metrics",
+    "pagination",
+    "parsing",
+    "problems",
+    "requests",
+    "resource",
+    "services",
+    "vault",
+}
 PURE = (
     "workspaces/execution.py",
     "workspaces/providers/manifests.py",

@@ -1,0 +1,333 @@
+"""Forms: the fields of a body as controls, a posted form back as that body, and refusals beside their fields.
+
+No rule about a value stands here. A text that is no number is sent on as it is, and the API's serializer says so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import QueryDict
+
+from primer_site import documents
+from primer_site.errors import FieldError, PrimerError
+
+Body = dict[str, Any]
+KIB, MIB, GIB = 1024, 1024**2, 1024**3
+UNITS = {"MiB": MIB, "GiB": GIB}
+SPARE_ROWS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One choice; a disabled one carries the sentence that says why."""
+
+    value: str
+    label: str
+    note: str = ""
+    disabled: bool = False
+    fields: tuple[Field, ...] = ()  # what is asked when it is chosen
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value of the body. `control`: text area number bytes select cards pairs env texts lines secret yaml."""
+
+    path: str
+    label: str
+    control: str = "text"
+    help: str = ""
+    options: tuple[Option, ...] = ()
+    suggestions: tuple[str, ...] = ()
+    default: Any = None
+    empty: Any = ""  # what an empty control sends; LEFT_OUT sends nothing
+    required: bool = False
+    fixed: bool = False  # only at creation
+    also: str = ""  # a second path that gets the same value
+    placeholder: str = ""
+    rows: int = 4
+    warn: str = ""
+    redraw: bool = False  # other fields depend on it
+
+    @property
+    def name(self) -> str:
+        return self.path
+
+
+LEFT_OUT = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    fields: tuple[Field, ...]
+    advanced: bool = False
+    id: str = ""
+
+
+@dataclass(slots=True)
+class Bound:
+    """A field with its value and what is wrong with it, as a template draws it."""
+
+    field: Field
+    value: Any
+    errors: list[str] = dataclasses.field(default_factory=list)
+    fixed: bool = False
+    cases: list[tuple[Option, list[Bound]]] = dataclasses.field(default_factory=list)
+    error_id: str = ""
+
+    @property
+    def id(self) -> str:
+        return "f-" + self.field.path.replace(".", "-")
+
+    @property
+    def described_by(self) -> str:
+        return " ".join(
+            [*([self.id + "-help"] if self.field.help else []), *([self.id + "-error"] if self.errors else [])]
+        )
+
+
+@dataclass(slots=True)
+class Form:
+    """A whole form; `others` are refusals of what has no field of its own."""
+
+    sections: list[tuple[Section, list[Bound]]]
+    others: list[FieldError] = dataclasses.field(default_factory=list)
+    detail: str = ""
+    hint: str = ""
+
+    def bound(self) -> Iterator[Bound]:
+        for _, fields in self.sections:
+            yield from _flat(fields)
+
+    @property
+    def failed(self) -> list[Bound]:
+        return [one for one in self.bound() if one.errors]
+
+    @property
+    def open_sections(self) -> set[str]:
+        """Sections that must not stay folded: something in them is wrong."""
+        return {section.id for section, fields in self.sections if any(one.errors for one in _flat(fields))}
+
+
+def _flat(fields: Iterable[Bound]) -> Iterator[Bound]:
+    for one in fields:
+        yield one
+        for _, inner in one.cases:
+            yield from _flat(inner)
+
+
+# -- the posted form as a body
+
+
+def read(sections: Sequence[Section], post: QueryDict, base: Mapping[str, Any] | None = None) -> Body:
+    """The body of a posted form, laid over `base`: what the form does not show stays as it was read."""
+    body: Body = _copy(base or {})
+    for section in sections:
+        for one in section.fields:
+            _take(one, post, body)
+    return body
+
+
+def _copy(value: Any) -> Any:
+    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+
+
+def _take(one: Field, post: QueryDict, body: Body) -> None:
+    if one.fixed and one.name not in post:
+        return
+    value = READERS.get(one.control, _text)(one, post, dig(body, one.path))
+    chosen = next((option for option in one.options if option.value == value), None)
+    if chosen is not None and chosen.fields:
+        # Another shape was chosen: what belongs to the one before must not stay behind.
+        parent = one.path.rpartition(".")[0]
+        if parent and dig(body, one.path) not in (None, value):
+            put(body, parent, {})
+    if value is not LEFT_OUT:
+        put(body, one.path, value)
+        if one.also:
+            put(body, one.also, value)
+    for inner in chosen.fields if chosen is not None else ():
+        _take(inner, post, body)
+
+
+def _text(one: Field, post: QueryDict, _: Any) -> Any:
+    value = post.get(one.name, "")
+    value = value.replace("\r\n", "\n") if one.control == "area" else value.strip()
+    return one.empty if value == "" else value
+
+
+def _number(one: Field, post: QueryDict, _: Any) -> Any:
+    text = post.get(one.name, "").strip()
+    if text == "":
+        return one.empty
+    with contextlib.suppress(ValueError):
+        return int(text)
+    with contextlib.suppress(ValueError):
+        return float(text)
+    return text
+
+
+def _bytes(one: Field, post: QueryDict, kept: Any) -> Any:
+    number = _number(one, post, kept)
+    unit = UNITS.get(post.get(f"{one.name}.unit", "MiB"), MIB)
+    return int(number * unit) if isinstance(number, int | float) and math.isfinite(number) else number
+
+
+def _pairs(one: Field, post: QueryDict, _: Any) -> Any:
+    keys, values = post.getlist(f"{one.name}.key"), post.getlist(f"{one.name}.value")
+    return {key.strip(): value for key, value in zip(keys, values, strict=False) if key.strip()}
+
+
+def _env(one: Field, post: QueryDict, kept: Any) -> Any:
+    """Names with text or a secret; a secret whose value is left empty stays as it is stored."""
+    found: dict[str, Any] = {}
+    kinds = post.getlist(f"{one.name}.kind")
+    for index, (name, value) in enumerate(
+        zip(post.getlist(f"{one.name}.key"), post.getlist(f"{one.name}.value"), strict=False)
+    ):
+        if not name.strip():
+            continue
+        secret = index < len(kinds) and kinds[index] == "secret"
+        stored = isinstance(kept, Mapping) and isinstance(kept.get(name.strip()), Mapping)
+        found[name.strip()] = ({"set": True} if stored and not value else {"secret": value}) if secret else value
+    return found
+
+
+def _texts(one: Field, post: QueryDict, _: Any) -> Any:
+    return [text.replace("\r\n", "\n") for text in post.getlist(one.name) if text.strip()]
+
+
+def _lines(one: Field, post: QueryDict, kept: Any) -> Any:
+    """One entry a line; an entry that was read as a list (a command's arguments) stays one while its line is unchanged."""
+    before = {_line(entry): entry for entry in kept or []}
+    lines = [line.strip() for line in post.get(one.name, "").splitlines()]
+    return [before.get(line, line) for line in lines if line]
+
+
+def _line(entry: Any) -> str:
+    return " ".join(map(str, entry)) if isinstance(entry, list) else str(entry)
+
+
+def _secret(one: Field, post: QueryDict, kept: Any) -> Any:
+    if post.get(f"{one.name}.remove"):
+        return None
+    value = post.get(one.name, "")
+    if value:
+        return value
+    return {"set": True} if isinstance(kept, Mapping) and kept.get("set") else LEFT_OUT
+
+
+def _yaml(one: Field, post: QueryDict, _: Any) -> Any:
+    text = post.get(one.name, "").replace("\r\n", "\n")
+    if not text.strip():
+        return one.empty
+    try:
+        return documents.read("value:\n" + "\n".join(f"  {line}" for line in text.split("\n"))).value["value"]
+    except PrimerError:
+        return text  # the serializer says that text is not what it takes
+
+
+READERS: dict[str, Callable[[Field, QueryDict, Any], Any]] = {
+    "number": _number, "bytes": _bytes, "pairs": _pairs, "env": _env, "texts": _texts, "lines": _lines,
+    "secret": _secret, "yaml": _yaml,
+}  # fmt: skip
+
+
+# -- a body as a form
+
+
+def bind(
+    sections: Sequence[Section], body: Mapping[str, Any], error: PrimerError | None = None, *, editing: bool = False
+) -> Form:
+    """The form of a body. Of an error each refusal goes to the nearest field above it, the rest on top."""
+    drawn = [(section, [_bind(one, body, editing) for one in section.fields]) for section in sections]
+    form = Form(drawn)
+    if error is not None:
+        form.detail, form.hint = error.detail, error.hint_text
+        _place(form, error.errors)
+    return form
+
+
+def _bind(one: Field, body: Mapping[str, Any], editing: bool) -> Bound:
+    value = dig(body, one.path)
+    value = one.default if value is None else value
+    bound = Bound(one, DRAWERS.get(one.control, _as_is)(value), fixed=one.fixed and editing)
+    bound.cases = [(option, [_bind(inner, body, editing) for inner in option.fields]) for option in one.options]
+    return bound
+
+
+def _as_is(value: Any) -> Any:
+    return "" if value is None else value
+
+
+def _draw_bytes(value: Any) -> tuple[Any, str]:
+    if not isinstance(value, int | float):
+        return ("" if value is None else value), "MiB"
+    unit = "GiB" if value >= GIB and value % GIB == 0 else "MiB"
+    number = value / UNITS[unit]
+    return (int(number) if number == int(number) else number), unit
+
+
+def _draw_pairs(value: Any) -> list[tuple[str, Any]]:
+    known = list(value.items()) if isinstance(value, Mapping) else []
+    return [*known, *[("", "")] * SPARE_ROWS]
+
+
+def _draw_env(value: Any) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name, inner in value.items() if isinstance(value, Mapping) else []:
+        secret = isinstance(inner, Mapping)
+        last = inner.get("last4") if isinstance(inner, Mapping) else None
+        stored = isinstance(inner, Mapping) and inner.get("set")
+        rows.append({"name": name, "value": "" if secret else inner, "secret": secret, "stored": stored, "last4": last})
+    return [*rows, *[{"name": "", "value": "", "secret": False}] * SPARE_ROWS]
+
+
+def _draw_yaml(value: Any) -> str:
+    return "" if value in (None, [], {}, "") else value if isinstance(value, str) else documents.write(value)
+
+
+DRAWERS: dict[str, Callable[[Any], Any]] = {
+    "bytes": _draw_bytes,
+    "pairs": _draw_pairs,
+    "env": _draw_env,
+    "texts": lambda value: [*(value if isinstance(value, list) else []), ""],
+    "lines": lambda value: "\n".join(map(_line, value or [])),
+    "secret": lambda value: value if isinstance(value, Mapping) else {},
+    "yaml": _draw_yaml,
+}
+
+
+def _place(form: Form, errors: Sequence[FieldError]) -> None:
+    known = {one.field.path: one for one in form.bound()}
+    for error in errors:
+        path = error.field.replace("[", ".").replace("]", "")
+        while path and path not in known:
+            path = path.rpartition(".")[0]
+        if path:
+            rest = error.field[len(path) :].lstrip(".")
+            known[path].errors.append(f"{rest} {error.message}".strip())
+        else:
+            form.others.append(error)
+
+
+def dig(body: Any, path: str) -> Any:
+    for name in path.split("."):
+        body = body.get(name) if isinstance(body, Mapping) else None
+    return body
+
+
+def put(body: Body, path: str, value: Any) -> None:
+    *above, last = path.split(".")
+    for name in above:
+        inner = body.get(name)
+        if not isinstance(inner, dict):
+            inner = body[name] = {}
+        body = inner
+    body[last] = value

@@ -1,0 +1,125 @@
+"""Compute > LLM providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from django.db.models import Count, Q
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path
+
+from accounts.pages.editing import Item
+from accounts.pages.form import LEFT_OUT, Field, Option, Section
+from accounts.pages.resource import ResourcePages
+from accounts.pages.table import Column, Filter
+from accounts.pages.views import page, part
+from agents.api import LLMProviderViewSet
+from agents.llm import KINDS
+from agents.models import Health, LLMKind, LLMProvider
+from primer_site import problems
+from primer_site.errors import PrimerError
+
+MODEL = Field("config.default_model", "Default model", empty=LEFT_OUT, help="Used by agents that name none.")
+ENDPOINT = (
+    Field("config.api_key", "API key", "secret", help="Stored encrypted and never shown again. Or name a variable below."),
+    Field("config.api_key_env", "Environment variable", empty=LEFT_OUT, help="Read by the server; shown by name only."),
+    Field("config.base_url", "Base URL", empty=LEFT_OUT, placeholder="the vendor's own",
+          help="Any endpoint that speaks this API. A private address must be listed in PRIMER_LLM_HOSTS. Changing it drops the stored key."),
+    MODEL,
+    Field("config.timeout_s", "Timeout", "number", empty=LEFT_OUT, help="Seconds of one call."),
+    Field("config.max_retries", "Retries", "number", empty=LEFT_OUT),
+    Field("config.max_concurrency", "Concurrency", "number", empty=LEFT_OUT, help="Calls at once."),
+    Field("config.prices", "Prices", "yaml", empty=LEFT_OUT, help="Per million tokens: {model: {input, output, cache_read, cache_write}}. Empty: no cost shown."),
+)  # fmt: skip
+SCRIPTED = (
+    MODEL,
+    Field("config.turns", "Turns", "yaml", empty=LEFT_OUT, help="Empty: it runs the code it is given. Otherwise it plays this script."),
+)  # fmt: skip
+NOTES = {
+    "anthropic": "the Messages API", "openai": "Chat Completions",
+    "scripted": "deterministic, for the first run and for tests; needs no key",
+}  # fmt: skip
+
+
+def key_of(item: Item, row: Any) -> str:
+    """`…a1b2`, or the variable's name."""
+    config = item["config"]
+    if (config.get("api_key") or {}).get("set"):
+        return f"set, ends in {config['api_key'].get('last4') or '…'}"
+    return f"from {config['api_key_env']}" if config.get("api_key_env") else ""
+
+
+class LLMProviderPages(ResourcePages):
+    kind = "llm_provider"
+    viewset = LLMProviderViewSet
+    base = "/compute/llm-providers/"
+    section = "Compute"
+    title = "LLM providers"
+    noun = "LLM provider"
+    icon = "cpu-chip"
+    templates = "llm_providers"
+    empty = "The scripted model works without a key."
+    empty_cli = "primectl create -f scripted-model.yaml"
+    tabs = (("", "Overview"), ("agents", "Agents"), ("yaml", "YAML"))
+    columns: ClassVar[Sequence[Column]] = (
+        Column("ID", "id", "id", sort="id"),
+        Column("Type", "provider", "kind"),
+        Column("Base URL", "config.base_url", "code", narrow=True),
+        Column("Default model", "config.default_model", "code"),
+        Column("Key", "config.api_key", value=key_of, narrow=True),
+        Column("Health", "status.health", "chip", vocabulary="health"),
+        Column("Agents", "agents", "number"),
+    )
+    filters: ClassVar[Sequence[Filter]] = (
+        Filter("provider", "Type", "provider", tuple(LLMKind.choices)),
+        Filter("health", "Health", "health", tuple(Health.choices)),
+    )
+
+    def sections(self, request: HttpRequest, body: Mapping[str, Any], *, editing: bool) -> list[Section]:
+        kinds = tuple(
+            Option(kind, label, NOTES.get(kind, ""), disabled=kind not in KINDS, fields=SCRIPTED if kind == "scripted" else ENDPOINT)
+            for kind, label in LLMKind.choices
+        )  # fmt: skip
+        main = (
+            Field("id", "ID", required=True, fixed=True, placeholder="claude"),
+            Field("config.kind", "Type", "cards", options=kinds, default=next(iter(KINDS)), also="provider"),
+        )  # fmt: skip
+        more = (Field("description", "Description"), Field("labels", "Labels", "pairs"))
+        return [Section("", main), Section("Notes", more, id="notes")]
+
+    def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
+        live = Count("agents", filter=Q(agents__deleted_at=None))
+        found = LLMProvider.objects.filter(pk__in=[row.pk for row in rows]).annotate(n=live)
+        return {row.pk: {"agents": row.n} for row in found}
+
+    def more_urls(self) -> list[URLPattern]:
+        return [path("<str:id>/test/", page(self.test), name="llm-test")]
+
+    def test(self, request: HttpRequest, id: str) -> HttpResponse:
+        """One tiny call, and what came of it, as a part of the page."""
+        found: Any = None
+        error: PrimerError | None = None
+        door = self.door(request)
+        row = door.get(id)
+        if request.method != "POST":
+            return HttpResponseRedirect(self.href(id))  # a link must not make a call that costs
+        try:
+            found = door.call("POST", "test", id=id).data
+        except Exception as exc:
+            error = problems.to_error(exc)
+        return part(request, "llm_providers/tested.html", {"found": found, "error": error, "row": row, "pages": self})
+
+    def tab_context(self, request: HttpRequest, row: LLMProvider, item: Item, tab: str) -> dict[str, Any]:
+        from agents.pages.agents import AGENTS
+
+        if tab == "agents":
+            rows = AGENTS.door(request).rows().filter(provider=row)
+            return {"listing": AGENTS.listing(request, rows), "listed": AGENTS}
+        return {"key": key_of(item, row)}
+
+    def consequences(self, request: HttpRequest, row: LLMProvider) -> dict[str, Any]:
+        return {"lines": ["The settings and the stored key of this model endpoint."], "type_id": False}
+
+
+LLM_PROVIDERS = LLMProviderPages()

@@ -1,0 +1,53 @@
+"use strict";
+// Files: upload by drop, paste or button with progress, and lines that can be linked.
+(() => {
+  const form = document.querySelector("form[data-upload]"), tree = document.querySelector("[data-drop='1']");
+  const send = (files) => {
+    const data = new FormData(form), bar = form.querySelector("progress"), request = new XMLHttpRequest();
+    if (files) { data.delete("files"); for (const file of files) data.append("files", file); }
+    bar.hidden = false;
+    request.upload.addEventListener("progress", (event) => { if (event.lengthComputable) bar.value = (100 * event.loaded) / event.total; });
+    request.addEventListener("load", () => {
+      bar.hidden = true;
+      if (request.status < 400) { location.reload(); return; }
+      const page = new DOMParser().parseFromString(request.responseText, "text/html");
+      const text = [...page.querySelectorAll(".state p:not(.actions)")].map((one) => one.textContent.trim()).join(" ");
+      document.dispatchEvent(new CustomEvent("toast", { detail: { level: "error", text: text || "The upload failed." } }));
+    });
+    request.addEventListener("error", () => { bar.hidden = true; document.dispatchEvent(new CustomEvent("toast", { detail: { level: "error", text: "The upload broke off." } })); });
+    request.open("POST", form.action);
+    request.send(data);
+  };
+  if (form) {
+    form.addEventListener("submit", (event) => { event.preventDefault(); send(null); });
+    if (tree) {
+      tree.addEventListener("dragover", (event) => { event.preventDefault(); tree.classList.add("over"); });
+      tree.addEventListener("dragleave", () => tree.classList.remove("over"));
+      tree.addEventListener("drop", (event) => { event.preventDefault(); tree.classList.remove("over"); if (event.dataTransfer.files.length) send(event.dataTransfer.files); });
+    }
+    document.addEventListener("paste", (event) => {
+      const files = event.clipboardData && event.clipboardData.files;
+      if (files && files.length && !event.target.matches("input,textarea")) send(files);
+    });
+  }
+  // #L10 and #L10-L20: a range is marked, and its first line is shown.
+  const mark = () => {
+    const match = /^#L(\d+)(?:-L(\d+))?$/.exec(location.hash);
+    document.querySelectorAll(".lines li.marked").forEach((line) => line.classList.remove("marked"));
+    if (!match) return;
+    for (let n = Number(match[1]); n <= Number(match[2] || match[1]) && n < Number(match[1]) + 5000; n += 1) {
+      const line = document.getElementById("L" + n);
+      if (line) line.classList.add("marked");
+    }
+    const first = document.getElementById("L" + match[1]);
+    if (first) first.scrollIntoView({ block: "center" });
+  };
+  document.querySelectorAll(".code-view .lines li[id]").forEach((line) => line.addEventListener("click", (event) => {
+    if (event.offsetX > 50) return;
+    const from = /^#L(\d+)/.exec(location.hash), here = Number(line.id.slice(1));
+    history.replaceState(null, "", event.shiftKey && from ? "#L" + Math.min(from[1], here) + "-L" + Math.max(from[1], here) : "#" + line.id);
+    mark();
+  }));
+  window.addEventListener("hashchange", mark);
+  mark();
+})();

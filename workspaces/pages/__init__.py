@@ -1,0 +1,1 @@
+"""Pages of engines, templates, workspaces and their files."""

@@ -1,0 +1,145 @@
+"""Files: pick a workspace, walk its directories, look at a file. The runtime in the sandbox does every read."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+from urllib.parse import quote
+
+from django.conf import settings
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.templatetags.static import static
+
+from accounts.pages.door import Door
+from accounts.pages.views import is_fragment
+from accounts.permissions import may_change
+from primer_site.errors import FieldError, Invalid, NotFound, PrimerError
+from workspaces import services
+from workspaces.api import WorkspaceViewSet
+from workspaces.execution import FileInfo
+from workspaces.fields import path_problem
+from workspaces.files_api import FileView
+from workspaces.files_shapes import when
+from workspaces.models import Phase, Workspace
+from workspaces.pages import viewer
+from workspaces.pages.workspaces import WORKSPACES
+from workspaces.sandbox import Sandbox
+from workspaces.sandbox_errors import FileMissing
+
+T = TypeVar("T")
+ENTRIES = 500
+ACE = "django_ace/ace/ace.js"
+
+
+def index(request: HttpRequest) -> HttpResponse:
+    """Which workspace? Running ones first."""
+    rows = WORKSPACES.door(request).rows({"q": request.GET.get("q", "")})
+    ordered = sorted(rows.order_by("-last_activity_at")[:200], key=lambda row: row.phase != Phase.RUNNING)
+    template = "files/picker.html" if is_fragment(request) else "files/index.html"
+    return render(request, template, {"rows": ordered, "q": request.GET.get("q", ""), "heading": "Files"})
+
+
+def workspace_of(request: HttpRequest, id: str) -> Workspace:
+    row: Workspace = Door(WorkspaceViewSet, request).get(id)
+    services.workspace_touch(row.pk, row.last_activity_at)
+    return row
+
+
+def ask(row: Workspace, work: Callable[[Sandbox], Awaitable[T]]) -> T:
+    """As the API's own routes of files ask."""
+    return FileView().sandbox(row, work)
+
+
+def checked(path: str) -> str:
+    path = path.strip("/")
+    if path and (problem := path_problem(path)):
+        raise Invalid("path is not valid.", errors=[FieldError("path", problem)])
+    return path
+
+
+def browse(request: HttpRequest, id: str, path: str = "") -> HttpResponse:
+    """One view for directories and files: the directory at the left, what is chosen at the right."""
+    row = workspace_of(request, id)
+    path = checked(path)
+    if request.method == "POST":
+        from workspaces.pages import changes
+
+        return changes.change(request, row, path)
+    if request.GET.get("as") == "image":
+        return viewer.image(lambda work: ask(row, work), path)
+    context = browse_context(request, row, path)
+    error = context.get("error")
+    running = row.phase == Phase.RUNNING
+    if running and isinstance(error, FileMissing | NotFound):
+        raise NotFound(
+            f"There is no {path} in workspace {id} now.", hint="It may have been moved or removed."
+        ) from error
+    return render(request, "files/browse.html", context, status=error.status if error is not None and running else 200)
+
+
+def browse_context(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
+    """What the page shows; `error` when the sandbox cannot be asked."""
+    context: dict[str, Any] = {
+        "row": row, "id": row.slug, "path": path, "heading": "Files", "crumbs": crumbs(row.slug, path), "pages": WORKSPACES,
+        "changeable": may_change(WORKSPACES.user(request), row), "isolates": row.provider.provider != "local",
+        "download_url": download_url(row.slug, path), "cli": f"primectl workspace files get {row.slug} {path or 'PATH'} --content",
+        "editing": request.GET.get("edit") == "1", "ace": static(ACE), "ace_base": f"{settings.STATIC_URL}django_ace/ace",
+    }  # fmt: skip
+    try:
+        return context | _look(request, row, path)
+    except PrimerError as exc:
+        return context | {"error": exc}
+
+
+def _look(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
+    info = ask(row, lambda box: box.stat(path)) if path else None
+    directory = path if info is None or info.kind == "dir" else path.rpartition("/")[0]
+    cursor = request.GET.get("cursor") or None
+    found = ask(row, lambda box: box.list(directory, cursor=cursor, limit=ENTRIES))
+    hidden = request.GET.get("hidden") == "1"
+    shown = [item for item in found.items if hidden or not item.name.startswith(".")]
+    context: dict[str, Any] = {
+        "directory": directory, "entries": [entry(row.slug, item, path) for item in order(shown)], "hidden": hidden,
+        "hidden_count": len(found.items) - len(shown), "next_cursor": found.cursor, "parent": parent_url(row.slug, directory),
+    }  # fmt: skip
+    if info is not None and info.kind != "dir":
+        context |= {"info": info, "modified": when(info.modified_at)}
+        context |= viewer.show(lambda work: ask(row, work), info, request.GET.get("view", ""))
+    return context
+
+
+def order(items: list[FileInfo]) -> list[FileInfo]:
+    return sorted(items, key=lambda item: (item.kind != "dir", item.name.lower()))
+
+
+def entry(id: str, item: FileInfo, chosen: str) -> dict[str, Any]:
+    """One line of a directory; what is neither file nor directory is shown and leads nowhere."""
+    readable = item.name.isprintable() and not any("\ud800" <= c <= "\udfff" for c in item.path)
+    opens = item.kind in ("file", "dir") and readable
+    return {
+        "name": item.name, "kind": item.kind, "size": item.size_bytes, "modified": when(item.modified_at),
+        "href": file_url(id, item.path) + ("/" if item.kind == "dir" else "") if opens else "",
+        "download": download_url(id, item.path) if item.kind == "file" and not readable else "",
+        "current": item.path == chosen, "path": item.path,
+    }  # fmt: skip
+
+
+def file_url(id: str, path: str) -> str:
+    return f"/files/{id}/" + quote(path, safe="/", errors="surrogateescape")
+
+
+def download_url(id: str, path: str) -> str:
+    return f"/v1/workspaces/{id}/files/download?path=" + quote(path, safe="", errors="surrogateescape")
+
+
+def parent_url(id: str, directory: str) -> str:
+    if not directory:
+        return ""
+    above = directory.rpartition("/")[0]
+    return file_url(id, above) + ("/" if above else "")
+
+
+def crumbs(id: str, path: str) -> list[tuple[str, str]]:
+    parts = [part for part in path.split("/") if part]
+    return [(part, file_url(id, "/".join(parts[: index + 1]))) for index, part in enumerate(parts)]

@@ -1,0 +1,157 @@
+"""Workspaces > Providers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.db.models import Count, Q
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
+
+from accounts.pages.editing import READ_ONLY, Item
+from accounts.pages.form import Field, Option, Section
+from accounts.pages.resource import ResourcePages
+from accounts.pages.table import Column, Filter
+from accounts.pages.views import page, part
+from primer_site import problems
+from primer_site.errors import PrimerError
+from workspaces.api import ProviderViewSet
+from workspaces.kinds import KUBERNETES_REFUSED, RUNTIMES_REFUSED
+from workspaces.models import Health, ProviderKind, WorkspaceProvider
+
+LOCAL_REFUSED = "isolates nothing; this server does not allow it (PRIMER_ALLOW_LOCAL=1 would)"
+LIMIT_NAMES = {"cpu": "CPU", "memory": "Memory", "pids": "Processes", "disk": "Disk", "egress": "Egress"}
+CONNECTION = Field(
+    "config.connection.kind", "Connection", "cards", default="socket",
+    options=(
+        Option("socket", "Socket", "a file of this host", fields=(
+            Field("config.connection.socket_path", "Socket path", default="/var/run/docker.sock",
+                  help="The engine's socket. Whoever reaches it is root on its host."),)),
+        Option("tcp", "TCP", "another host, over TLS", fields=(
+            Field("config.connection.url", "URL", placeholder="tcp://engine.example:2376",
+                  help="Without TLS material everybody on the way can run anything on that engine."),
+            Field("config.connection.tls.ca", "CA certificate", "area", empty=""),
+            Field("config.connection.tls.cert", "Client certificate", "area", empty=""),
+            Field("config.connection.tls.key", "Client key", "secret", help="Write-only; changing the URL drops it."))),
+    ),
+)  # fmt: skip
+REACHABILITY = Field(
+    "config.reachability.kind", "Reachability", "cards", default="engine",
+    options=(
+        Option("engine", "Engine", "through the engine: works without any network"),
+        Option("host_port", "Host port", "accepted; workspaces are reached through the engine for now", fields=(
+            Field("config.reachability.bind_host", "Bind host", default="127.0.0.1",
+                  help="Any other address than a loopback one opens the port to a network."),)),
+    ),
+)  # fmt: skip
+RUNTIME = Field(
+    "config.runtime", "Runtime", "select", default="docker",
+    options=(
+        Option("docker", "docker"),
+        *(Option(name, name, note, disabled=True) for name, note in RUNTIMES_REFUSED.items()),
+    ),
+)  # fmt: skip
+ROOT_PATH = Field(
+    "config.root_path", "Root path", default="", placeholder="/var/lib/primer/local",
+    help="Where the directories of workspaces are made on this host.", warn="Code runs on this host. Nothing is isolated.",
+)  # fmt: skip
+
+
+class ProviderPages(ResourcePages):
+    kind = "workspace_provider"
+    viewset = ProviderViewSet
+    base = "/workspaces/providers/"
+    section = "Workspaces"
+    title = "Providers"
+    noun = "provider"
+    icon = "server-stack"
+    templates = "providers"
+    form_template = "providers/form.html"
+    empty = "Nothing can run yet. A provider is the Docker or Kubernetes that hosts sandboxes."
+    empty_cli = "primectl create -f docker-provider.yaml"
+    tabs = (("", "Overview"), ("templates", "Templates"), ("workspaces", "Workspaces"), ("yaml", "YAML"))
+    columns: ClassVar[Sequence[Column]] = (
+        Column("ID", "id", "id", sort="id"),
+        Column("Provider", "provider", "kind"),
+        Column("Runtime", "config.runtime", narrow=True),
+        Column("Connection", "config.connection.kind", narrow=True),
+        Column("Reachability", "config.reachability.kind", narrow=True),
+        Column("Health", "status.health", "chip", vocabulary="health"),
+        Column("Templates", "templates", "number"),
+        Column("Workspaces", "workspaces", "number"),
+        Column("Checked", "status.checked_at", "time", narrow=True),
+    )
+    filters: ClassVar[Sequence[Filter]] = (
+        Filter("provider", "Kind", "provider", tuple(ProviderKind.choices)),
+        Filter("health", "Health", "health", tuple(Health.choices)),
+    )
+
+    def sections(self, request: HttpRequest, body: Mapping[str, Any], *, editing: bool) -> list[Section]:
+        kinds = (
+            Option("container", "Container", "Docker on this host or another", fields=(RUNTIME, CONNECTION, REACHABILITY)),
+            Option("kubernetes", "Kubernetes", KUBERNETES_REFUSED, disabled=True),
+            Option("local", "Local", "directories of this host; isolates nothing" if settings.PRIMER_ALLOW_LOCAL else LOCAL_REFUSED,
+                   disabled=not settings.PRIMER_ALLOW_LOCAL, fields=(ROOT_PATH,)),
+        )  # fmt: skip
+        main = (
+            Field("id", "ID", required=True, fixed=True, placeholder="docker-local",
+                  help="Lower-case letters, digits and dashes. It cannot be changed later."),
+            Field("config.kind", "Provider", "cards", options=kinds, default="container", also="provider"),
+        )  # fmt: skip
+        more = (Field("description", "Description"), Field("labels", "Labels", "pairs"))
+        return [Section("", main), Section("Notes", more, id="notes")]
+
+    def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
+        live = Count("templates", filter=Q(templates__deleted_at=None), distinct=True)
+        used = Count("workspaces", filter=Q(workspaces__deleted_at=None), distinct=True)
+        found = WorkspaceProvider.objects.filter(pk__in=[row.pk for row in rows]).annotate(t=live, w=used)
+        return {row.pk: {"templates": row.t, "workspaces": row.w} for row in found}
+
+    def more_urls(self) -> list[URLPattern]:
+        check = self.act("check", "Provider {} was checked just now.")
+        return [
+            path("test/", page(self.test), name="provider-test"),
+            path("<str:id>/check/", check, name="provider-check"),
+        ]
+
+    def actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
+        if not self.may_create(request):
+            return []
+        return [{"label": "Check now", "url": self.href(row.public_id, "check"), "icon": "arrow-path"}]
+
+    def tab_context(self, request: HttpRequest, row: WorkspaceProvider, item: Item, tab: str) -> dict[str, Any]:
+        from workspaces.pages.templates import TEMPLATES
+        from workspaces.pages.workspaces import WORKSPACES
+
+        if tab == "templates":
+            rows = TEMPLATES.door(request).rows().filter(provider=row)
+            return {"listing": TEMPLATES.listing(request, rows), "listed": TEMPLATES}
+        if tab == "workspaces":
+            rows = WORKSPACES.door(request).rows().filter(provider=row)
+            return {"listing": WORKSPACES.listing(request, rows), "listed": WORKSPACES}
+        return {"limits": [(LIMIT_NAMES.get(name, name), worth) for name, worth in row.enforces.items()]}
+
+    def consequences(self, request: HttpRequest, row: WorkspaceProvider) -> dict[str, Any]:
+        lines = ["The settings and the stored credentials of this engine. The engine itself and what is on it stay."]
+        return {"lines": lines, "type_id": False}
+
+    def test(self, request: HttpRequest) -> HttpResponse:
+        """Tests what the form says, saved or not."""
+        status: Any = None
+        error: PrimerError | None = None
+        if request.method == "POST":
+            try:
+                stored = request.POST.get("_id", "")
+                door = self.door(request)
+                base = dict(door.shown(door.get(stored))) if stored else {}
+                body = self.body_of(request, base, editing=bool(stored))
+                body = {name: value for name, value in body.items() if name not in READ_ONLY}
+                status = door.call("POST", "check_body", data={**body, "id": body.get("id") or "unsaved"}).data
+            except Exception as exc:
+                error = problems.to_error(exc)
+        return part(request, "providers/tested.html", {"status": status, "error": error, "pages": self})
+
+
+PROVIDERS = ProviderPages()
