@@ -11,6 +11,7 @@ from typing import IO, Any, cast
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "primer_site.settings")
 
 import django
+from asgiref.sync import ThreadSensitiveContext
 from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
@@ -44,22 +45,22 @@ class OneHopHandler(ASGIHandler):
         super().load_middleware(is_async=False)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        await self.handle(scope, receive, send)
+        async with ThreadSensitiveContext():  # a sync streaming body gets a thread of its own
+            await self.handle(scope, receive, send)
 
     async def handle(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         try:
             body: IO[bytes] = await self.read_body(receive)
         except RequestAborted:
             return
-        with body:
-            answer = asyncio.ensure_future(self._answer(scope, body, send))
-            gone = asyncio.ensure_future(self.listen_for_disconnect(receive))
-            try:
-                await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                answer.cancel()
-                gone.cancel()
-                results = await asyncio.gather(answer, gone, return_exceptions=True)
+        answer = asyncio.ensure_future(self._answer(scope, body, send))
+        gone = asyncio.ensure_future(self.listen_for_disconnect(receive))
+        try:
+            await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            answer.cancel()
+            gone.cancel()
+            results = await asyncio.gather(answer, gone, return_exceptions=True)
         for result in results:
             if isinstance(result, Exception) and not isinstance(result, RequestAborted):
                 raise result
@@ -67,10 +68,11 @@ class OneHopHandler(ASGIHandler):
     async def _answer(self, scope: dict[str, Any], body: IO[bytes], send: Send) -> None:
         """Sends the response. A client that goes away ends this; its view runs on, and what it made is let go there."""
         view = asyncio.ensure_future(self.views.run(_alone, self._respond, scope, body))
+        view.add_done_callback(lambda _: body.close())  # and no sooner: the view of a client that has gone still reads
         try:
             response: HttpResponseBase = await asyncio.shield(view)
         except asyncio.CancelledError:
-            view.add_done_callback(_let_go)
+            view.add_done_callback(self._let_go)
             raise
         try:
             await self.send_response(response, send)
@@ -90,15 +92,15 @@ class OneHopHandler(ASGIHandler):
             response.close()  # its content is at hand; the thread is free of it before the client has it
         return response
 
+    def _let_go(self, view: asyncio.Future[HttpResponseBase]) -> None:
+        """Closes the streaming response of a view whose client had gone before it came."""
+        if not view.cancelled() and view.exception() is None and view.result().streaming:
+            loop.spawn(self.views.run(view.result().close), name="close a response that nobody takes")
+
 
 def _alone(function: Callable[..., HttpResponseBase], *args: Any) -> HttpResponseBase:
     """A thread serves many requests: what one leaves in context variables must not reach the next."""
     return contextvars.Context().run(function, *args)
-
-
-def _let_go(view: asyncio.Future[HttpResponseBase]) -> None:
-    if not view.cancelled() and view.exception() is None and view.result().streaming:
-        loop.spawn(http.views.run(view.result().close), name="close a response that nobody takes")
 
 
 http = OneHopHandler()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import resource
 import signal
 import socket
 import sys
@@ -30,6 +31,7 @@ from primer_site.transport import Request, RequestFactory, Socket, SocketFactory
 # A view's thread that wakes up waits this long for the loop's thread to let it in. Python's own 5 ms are felt in every
 # request that waits for the sandbox: see docs/benchmarks.md.
 SWITCH_S = 0.0005
+DESCRIPTORS = 65536  # as far as the system lets us: each waiting request holds a socket and a database connection
 RESTARTING = 4012  # close code; autobahn refuses 1012
 ANSWERS_S = 10.0  # what a stop grants to HTTP requests after the services have drained
 reactor: Any = installed_reactor  # a module that is its own instance: its types say nothing
@@ -56,6 +58,14 @@ def bind(host: str, port: int) -> socket.socket:
             raise AddressInUse(f"Another program listens on {host}:{port}.") from exc
         raise PrimerError(f"Cannot listen on {host}:{port}: {exc.strerror or exc}.") from exc
     return sock
+
+
+def raise_descriptor_limit() -> None:
+    """The usual 1024 are gone with a few hundred requests that wait for their programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 class Server(daphne.server.Server):  # type: ignore[misc]
@@ -91,6 +101,7 @@ class Server(daphne.server.Server):  # type: ignore[misc]
 
     def run(self) -> None:
         sys.setswitchinterval(SWITCH_S)
+        raise_descriptor_limit()
         # Twisted tells of every connection; what matters is logged here and by the request middleware.
         silent: Any = _ignore
         globalLogBeginner.beginLoggingTo([silent], redirectStandardIO=False, discardBuffer=True)

@@ -112,7 +112,7 @@ DATABASES = {
             # concurrent writers; IMMEDIATE waits its turn instead.
             "transaction_mode": "IMMEDIATE",
             "timeout": 20,
-            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-16000;",
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA cache_size=-2000;",
         },
         "CONN_MAX_AGE": None,  # connections of views go with their threads, see primer_site.threads
         "TEST": {"NAME": PRIMER_HOME / "test.sqlite3"},

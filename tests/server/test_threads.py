@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import gc
+import subprocess
+import sys
 import threading
+import warnings
 import weakref
 from typing import Any
 
@@ -17,6 +20,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from primer_site.asgi import OneHopHandler
 from primer_site.threads import Threads
 from tests.eventually import eventually_async
+from tests.live import ROOT
 
 SCOPE = {"type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "http_version": "1.1"}
 
@@ -162,3 +166,53 @@ async def test_a_stream_nobody_takes_any_more_is_closed() -> None:
     assert not closed.is_set()
     go.set()
     await eventually_async(closed.is_set)
+
+
+def test_the_limit_of_descriptors_is_raised_as_far_as_it_may_be() -> None:
+    code = (
+        "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4000));"
+        "from primer_site.server import raise_descriptor_limit; raise_descriptor_limit();"
+        "print(resource.getrlimit(resource.RLIMIT_NOFILE))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ran.stdout == "(4000, 4000)\n"
+
+
+async def test_sync_streams_of_several_requests_are_read_at_the_same_time() -> None:
+    together = threading.Barrier(3, timeout=20)
+
+    def parts() -> Any:
+        together.wait()
+        yield b"x"
+
+    asgi = handler(lambda request: StreamingHttpResponse(parts()))
+    clients = [ApplicationCommunicator(asgi, SCOPE) for _ in range(3)]
+    for client in clients:
+        await client.send_input({"type": "http.request", "body": b""})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Django's advice not to stream a sync iterator
+        starts = await asyncio.gather(*(client.receive_output(30) for client in clients))
+        bodies = await asyncio.gather(*(client.receive_output(30) for client in clients))
+    assert [start["status"] for start in starts] == [200] * 3
+    assert [body["body"] for body in bodies] == [b"x"] * 3
+    for client in clients:
+        await client.wait()
+
+
+async def test_a_view_whose_client_has_gone_reads_its_body_to_the_end() -> None:
+    go, read = threading.Event(), threading.Event()
+    seen: list[bytes] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        go.wait(20)
+        seen.append(request.body)
+        read.set()
+        return HttpResponse(b"ok")
+
+    client = ApplicationCommunicator(handler(view), {**SCOPE, "method": "POST"})
+    await client.send_input({"type": "http.request", "body": b"all of it"})
+    await client.send_input({"type": "http.disconnect"})
+    await client.wait()
+    go.set()
+    await eventually_async(read.is_set)
+    assert seen == [b"all of it"]
