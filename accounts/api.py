@@ -22,7 +22,7 @@ from accounts.audit import Actor
 from accounts.idempotency import once
 from accounts.lists import ListOf, StrictQuery, flag, printable
 from accounts.models import AuditEntry, Scope, Token, User
-from accounts.permissions import require_admin, require_scope
+from accounts.permissions import require_own_or_admin, require_scope
 from accounts.rest import (
     check_precondition,
     do_once,
@@ -58,6 +58,15 @@ class AddressThrottle(SimpleRateThrottle):
 
     def get_cache_key(self, request: Request, view: APIView) -> str:
         return self.cache_format % {"scope": self.scope, "ident": client_address(request._request)}
+
+
+class OldPasswordThrottle(SimpleRateThrottle):
+    """One user: with a stolen token or an open console the password could be guessed here as well."""
+
+    scope = "login"
+
+    def get_cache_key(self, request: Request, view: APIView) -> str:
+        return self.cache_format % {"scope": "old_password", "ident": request_user(request).pk}
 
 
 class NameThrottle(SimpleRateThrottle):
@@ -120,6 +129,7 @@ class PasswordView(StrictQuery, APIView):
     """Changes one's own password."""
 
     viewer_writes = True
+    throttle_classes = (OldPasswordThrottle,)
     dry = False
 
     @extend_schema(request=PasswordSerializer, responses={204: None})
@@ -171,6 +181,8 @@ class TokenViewSet(StrictQuery, ListOf):
 
     def get_queryset(self) -> QuerySet[Token, Token]:
         wants_all = flag(self.request, "all") if self.action == "list" else True
+        if wants_all and self.action == "list" and request_user(self.request).is_admin:
+            require_scope(self.request.auth, Scope.ADMIN)
         return Token.objects.visible_to(request_user(self.request), everybody=wants_all).select_related("user")
 
     def create(self, request: Request) -> Response:
@@ -191,8 +203,7 @@ class TokenViewSet(StrictQuery, ListOf):
         token = self.get_queryset().filter(uuid=id).first()
         if token is None:
             raise NotFound("There is no such token.")
-        if token.user_id != request_user(request).pk:
-            require_admin(request_user(request), request.auth)
+        require_own_or_admin(request_user(request), token, request.auth)
 
         def work() -> Response:
             services.token_revoke(token=token, by=Actor.of(request))

@@ -68,5 +68,11 @@ def require_change(user: User, obj: Any, auth: Any = None) -> None:
     if not may_change(user, obj):
         who = f"its owner ({obj.owner.username}) or an admin" if hasattr(obj, "owner_id") else "an admin"
         raise Forbidden(f"Only {who} may change this {obj.KIND.replace('_', ' ')}.")
-    if not hasattr(obj, "owner_id"):
+    if getattr(obj, "owner_id", None) != user.pk:  # as an admin, then
         require_scope(auth, Scope.ADMIN)
+
+
+def require_own_or_admin(user: User, token: Token, auth: Any = None) -> None:
+    """Raises `Forbidden` when `token` is somebody else's and this is no admin's request."""
+    if token.user_id != user.pk:
+        require_admin(user, auth)

@@ -112,12 +112,14 @@ class SessionViewSet(ResourceViewSet):
     @action(detail=True, methods=["post"])
     def messages(self, request: Request, id: str) -> Response:
         """Continues an ended session."""
-        body = MessageSerializer(data=request.data)
-        body.is_valid(raise_exception=True)
-        text = body.validated_data["text"]
-        return self._act(
-            request, lambda session: self.answer(services.session_message(by=self.actor, session=session, text=text))
-        )
+
+        def work(session: AgentSession) -> Response:
+            body = MessageSerializer(data=request.data)  # looked at only for a session that is the caller's to see
+            body.is_valid(raise_exception=True)
+            text = body.validated_data["text"]
+            return self.answer(services.session_message(by=self.actor, session=session, text=text))
+
+        return self._act(request, work)
 
     @extend_schema(request=None, responses={200: SessionSerializer, 202: SessionSerializer})
     @action(detail=True, methods=["post"])
