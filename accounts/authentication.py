@@ -48,6 +48,14 @@ def token_alive(token: Token) -> bool:
     return token.user.is_active and (token.expiry is None or token.expiry > timezone.now())
 
 
+def still_signed_in(user_pk: int, token_pk: str | None) -> bool:
+    """Whether who began a long answer may still have it: the token lives (without one: a cookie), and so does the user."""
+    if token_pk is None:
+        return User.objects.filter(pk=user_pk, is_active=True).exists()
+    token = Token.objects.select_related("user").filter(pk=token_pk).first()
+    return token is not None and token_alive(token)
+
+
 def _digest(value: str) -> str:
     try:
         return str(hash_token(value))

@@ -157,6 +157,8 @@ class Request(WebRequest):  # type: ignore[misc]
 class Socket(WebSocketProtocol):  # type: ignore[misc]
     """One WebSocket."""
 
+    maxMessagePayloadSize: int  # noqa: N815 - autobahn's
+
     def __init__(self) -> None:
         super().__init__()
         self.gate = Gate()
@@ -174,6 +176,14 @@ class Socket(WebSocketProtocol):  # type: ignore[misc]
             self.sendClose(code=TOO_MANY)
         else:
             super().onMessage(payload, isBinary)
+
+    def sendMessage(self, *args: Any, **kwargs: Any) -> None:  # noqa: N802
+        # autobahn holds what is sent to the limit for what is received; a transcript's event may be longer.
+        limit, self.maxMessagePayloadSize = self.maxMessagePayloadSize, 0
+        try:
+            super().sendMessage(*args, **kwargs)
+        finally:
+            self.maxMessagePayloadSize = limit
 
     async def drained(self) -> None:
         """Waits for room in the transport; closes the socket of a client that takes nothing."""

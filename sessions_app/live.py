@@ -152,6 +152,9 @@ class Listener:
                     await self._news.wait()
         except TimeoutError:
             self.end(TOO_SLOW)
+        except Exception:  # a socket that stays open and silent is the one thing no client can make good
+            log.exception("socket failed", session=feed.session_pk)
+            self.end(TOO_SLOW)
         finally:
             replay.cancel()
             await asyncio.wait({replay})

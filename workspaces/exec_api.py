@@ -17,6 +17,7 @@ from rest_framework.response import Response
 
 from accounts.audit import Actor
 from accounts.lists import ListOf, printable, refuse_unknown
+from accounts.models import Token
 from accounts.permissions import require_change
 from accounts.rest import check_precondition, is_dry, not_modified, request_user
 from primer_site import loop
@@ -40,7 +41,7 @@ from workspaces.exec_shapes import (
 from workspaces.execution import MIB, OutputChunk
 from workspaces.models import Exec, Workspace, new_exec_id
 from workspaces.runs import Listener
-from workspaces.streaming import on_loop
+from workspaces.streaming import on_loop, while_signed_in
 
 NDJSON = "application/x-ndjson"
 PLAIN_WAIT_S = 300.0  # what one plain POST waits at most
@@ -128,12 +129,12 @@ class ExecViewSet(ListOf):
         if is_dry(request):
             access.refuse(access.facts_of(workspace), start=True)
             return Response(status=204)
-        slug, ours = exec_keys.claim(request, user)
+        claim = exec_keys.claim(request, user)
         try:
-            return _run(request, workspace, serializer.validated_data, slug)
+            return _run(request, workspace, serializer.validated_data, claim)
         except BaseException:
-            if slug and ours:
-                exec_keys.release(slug, request, user)
+            if claim is not None and claim.ours:
+                exec_keys.release(claim)
             raise
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -182,21 +183,21 @@ class ExecViewSet(ListOf):
 
 
 def _run(
-    request: Request, workspace: Workspace, data: dict[str, Any], slug: str | None
+    request: Request, workspace: Workspace, data: dict[str, Any], claim: exec_keys.Claim | None
 ) -> Response | HttpResponse | StreamingHttpResponse:
     """Starts the program, or joins the run of the key, and answers in the form that was asked for."""
-    asked = to_request(data, slug or new_exec_id())
+    asked = to_request(data, claim.exec_id if claim else new_exec_id())
     wants_stream = NDJSON in request.headers.get("Accept", "") and not data["background"]
     work = execs.begin(
         workspace.pk, asked, keep_bytes=data["max_output_bytes"], started_by=request_user(request).pk,
-        background=data["background"], repeatable=slug is not None, listen=wants_stream, facts=access.facts_of(workspace),
+        background=data["background"], claim_pk=claim.pk if claim else None, listen=wants_stream, facts=access.facts_of(workspace),
     )  # fmt: skip
     if data["background"]:
         started = loop.run(_and_started(work), execs.START_WAIT_S + CALL_S)
         return Response({"id": started.exec_id, "state": "running"}, status=202)
     if wants_stream:
         started = loop.run(_and_started(work), execs.START_WAIT_S + CALL_S)
-        return _streamed(started, request_id(request._request))
+        return _streamed(started, request)
     wait_s = min(asked.timeout_s + OVER_TIMEOUT_S, PLAIN_WAIT_S)
     started, done = loop.run(_and_result(work, wait_s), wait_s + CALL_S)
     if done is None:
@@ -218,13 +219,15 @@ async def _and_result(work: Work, wait_s: float) -> tuple[execs.Started, execs.E
     return started, None
 
 
-def _streamed(started: execs.Started, number: str) -> StreamingHttpResponse:
+def _streamed(started: execs.Started, request: Request) -> StreamingHttpResponse:
     chunks = (
         _live(started.exec_pk, started.listener)
         if started.listener is not None
         else exec_output.follow(started.exec_pk)
     )
-    body = on_loop(ndjson(started.exec_pk, started.exec_id, chunks, number))
+    lines = ndjson(started.exec_pk, started.exec_id, chunks, request_id(request._request))
+    token_pk = request.auth.pk if isinstance(request.auth, Token) else None
+    body = on_loop(while_signed_in(lines, request_user(request).pk, token_pk))
     return StreamingHttpResponse(body, content_type=NDJSON, headers={"Cache-Control": "no-store"})
 
 

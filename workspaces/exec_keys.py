@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
@@ -20,14 +21,23 @@ from workspaces.sandbox_errors import StartFailure
 TRIES = 3  # another caller may claim or free the key between two steps
 
 
-def claim(request: Request, user: User) -> tuple[str | None, bool]:
-    """The id of the run that the request's key stands for, None without a key, and whether this call claimed the key;
-    else the run may be there already, and is not started again. Raises `Conflict` for a key of another request.
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a key stands for: the id of a run. `ours`: this call claimed it; else the run may be there already, and is not
+    started again."""
+
+    pk: int
+    exec_id: str
+    ours: bool
+
+
+def claim(request: Request, user: User) -> Claim | None:
+    """What the request's key stands for, None without a key. Raises `Conflict` for a key of another request.
 
     The claim has no stored answer: the run itself is the answer, and a repeat joins it also while it still works.
     """
     if not (key := key_of(request)):
-        return None, False
+        return None
     route = f"{request.method} {request.path}"[:300]
     body_hash = fingerprint(json.dumps(request.data, sort_keys=True, default=str).encode())
     IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
@@ -38,7 +48,7 @@ def claim(request: Request, user: User) -> tuple[str | None, bool]:
         if not _is_free_again(row, route):
             if (row.route, row.body_hash) != (route, body_hash):
                 break
-            return exec_id(row), ours
+            return Claim(row.pk, exec_id(row), ours)
         IdempotencyKey.objects.filter(pk=row.pk).delete()
     raise Conflict("This Idempotency-Key was used for another request.", hint="Use a new key for a new request.")
 
@@ -66,7 +76,12 @@ def exec_id(row: IdempotencyKey) -> str:
     return "exec-" + hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def release(slug: str, request: Request, user: User) -> None:
-    """Frees the key, which this request claimed, of a run that was refused before it was stored."""
-    if not Exec.objects.filter(slug=slug).exists():
-        IdempotencyKey.objects.filter(user=user, key=key_of(request)).delete()
+@transaction.atomic
+def release(claim: Claim) -> None:
+    """Frees the key of a run that was refused before it was stored. One that another call stored under it keeps it.
+
+    The transaction has its turn at writing from its first statement on, and a run is stored only while its claim is there:
+    whichever comes first, no run is left whose key is free.
+    """
+    if not Exec.objects.filter(slug=claim.exec_id).exists():
+        IdempotencyKey.objects.filter(pk=claim.pk).delete()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import asdict
 from datetime import timedelta
 from typing import Any, cast
@@ -10,7 +11,8 @@ from typing import Any, cast
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from primer_site.errors import Conflict, PrimerError
+from accounts.models import IdempotencyKey
+from primer_site.errors import Conflict, PrimerError, Unavailable
 from primer_site.vault import fingerprint
 from workspaces.execution import EndedBy, Evidence, ExecOutcome, ExecRequest, Stream, Survivor
 from workspaces.leases import HOLDER
@@ -20,6 +22,12 @@ from workspaces.output import Keeper, Kept
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 LONG_MS = 5000.0
 NOT_STARTED = "not_started"
+
+
+class KeyFreed(Unavailable):
+    """The first request with this Idempotency-Key was refused just now, and nothing ran."""
+
+    hint = "Repeat the request with the same key."
 
 
 def describe(request: ExecRequest, keep_bytes: int, background: bool) -> dict[str, Any]:
@@ -48,17 +56,23 @@ def insert(
     session_id: str | None,
     background: bool,
     request_hash: str,
+    claim_pk: int | None = None,
 ) -> tuple[int, bool]:
     """Stores that a run is about to start: its key, and whether a row with this id was there already.
 
-    Raises `Conflict` when the id means another run. One statement: this is on the way of every run.
+    Raises `Conflict` when the id means another run, and `KeyFreed` when `claim_pk`, the claim of an Idempotency-Key that the
+    id comes from, is gone. One statement without a key: this is on the way of every run.
     """
     row = Exec(
         slug=request.id, workspace_id=workspace_pk, session_id=session_id, started_by_id=started_by,
         request_hash=request_hash, request=describe(request, keep_bytes, background), lease_holder=HOLDER,
     )  # fmt: skip
     try:
-        row.save(force_insert=True)
+        # One turn at writing for both: a key that was freed stands for another run the next time, and this one would be a second.
+        with transaction.atomic() if claim_pk is not None else nullcontext():
+            if claim_pk is not None and not IdempotencyKey.objects.filter(pk=claim_pk).exists():
+                raise KeyFreed(retry_after_s=1)
+            row.save(force_insert=True)
     except IntegrityError:
         return _known(row), True
     return row.pk, False

@@ -76,14 +76,15 @@ async def begin(
     started_by: int | None = None,
     session_id: str | None = None,
     background: bool = False,
-    repeatable: bool = False,
+    claim_pk: int | None = None,
     listen: bool = False,
     facts: access.Facts | None = None,
 ) -> Started:
-    """Stores the run and starts its pump. `repeatable`: the id stands for a key, and a second call finds the first run.
+    """Stores the run and starts its pump. `claim_pk`: the id stands for this claim of a key, and a second call finds the
+    first run.
 
     `facts` spares a look at the row when the caller has just read it. Raises `NotFound`, `Conflict` (the id means another
-    run, or the workspace has failed or is lost), `RateLimited`, `Suspended`. What goes wrong later is in the run: see `finished`.
+    run, or the workspace has failed or is lost), `KeyFreed`, `RateLimited`, `Suspended`. What goes wrong later is in the run: see `finished`.
     """
     if _draining and session_id is None:
         raise Suspended(retry_after_s=5)
@@ -97,7 +98,8 @@ async def begin(
         await loop.write(services.workspace_touch, workspace_pk, facts.last_activity_at)
     exec_pk, known = await loop.write(
         exec_rows.insert, workspace_pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id,
-        background=background, request_hash=exec_rows.digest(request, keep_bytes) if repeatable else "",
+        background=background, claim_pk=claim_pk,
+        request_hash=exec_rows.digest(request, keep_bytes) if claim_pk is not None else "",
     )  # fmt: skip
     if known:
         return Started(exec_pk, request.id, None, known=True)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Any, TypeVar
 
+from accounts.authentication import still_signed_in
 from primer_site import loop
 
+PERMIT_S = 1.0
 T = TypeVar("T")
 
 
@@ -34,6 +37,21 @@ async def on_loop(source: AsyncIterator[T]) -> AsyncGenerator[T, None]:
     finally:
         if close is not None:
             await _there(close())
+
+
+async def while_signed_in(source: AsyncIterator[T], user_pk: int, token_pk: str | None) -> AsyncGenerator[T, None]:
+    """Passes `source` on until its reader's token is revoked or user deactivated, looked up once a second at most."""
+    looked = time.monotonic()
+    try:
+        async for item in source:
+            if time.monotonic() - looked >= PERMIT_S:
+                if not await loop.read(still_signed_in, user_pk, token_pk):
+                    return
+                looked = time.monotonic()
+            yield item
+    finally:
+        if (close := getattr(source, "aclose", None)) is not None:
+            await close()
 
 
 async def _there(step: Awaitable[T]) -> T:

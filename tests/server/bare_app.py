@@ -79,6 +79,8 @@ async def socket(scope, receive, send) -> None:
     await send({"type": "websocket.accept"})
     if scope["path"] == "/flood":
         flooding.append(asyncio.ensure_future(flood_socket(send)))
+    if scope["path"] == "/long":
+        await send({"type": "websocket.send", "text": "y" * 1_000_000})
     if scope["path"] == "/deaf":
         await until("deaf-listens")
     while True:

@@ -79,6 +79,27 @@ def test_a_socket_blocked_for_too_long_is_closed_as_too_slow(serve):
     client.shutdown()
 
 
+def test_a_message_longer_than_what_clients_may_send_arrives_whole_and_the_next_one_too(serve):
+    server = serve()
+    client = websocket.create_connection(f"ws://127.0.0.1:{server.port}/long", timeout=10)
+    assert client.recv() == "y" * 1_000_000
+    client.send("and on")
+    assert client.recv() == "and on"
+    client.close()
+
+
+def test_a_client_that_sends_too_long_a_message_is_closed(serve):
+    server = serve()
+    client = websocket.create_connection(f"ws://127.0.0.1:{server.port}/long", timeout=10)
+    try:
+        client.recv()
+        client.send("z" * 70_000)
+        with pytest.raises((websocket.WebSocketConnectionClosedException, ConnectionError)):
+            client.recv()
+    finally:
+        client.shutdown()
+
+
 def test_a_client_that_floods_a_deaf_socket_is_closed(serve):
     server = serve()
     client = websocket.create_connection(f"ws://127.0.0.1:{server.port}/deaf", timeout=10)

@@ -162,6 +162,20 @@ def test_a_socket_that_does_not_read_gets_4408_and_delays_nobody(
 
 
 @pytest.mark.usefixtures("always_permitted")
+def test_a_socket_whose_sending_fails_is_closed_and_not_left_silent(session: AgentSession) -> None:
+    async def scenario() -> None:
+        broken = Socket(session)
+
+        async def refuse(text: str) -> None:
+            raise ValueError("too long")
+
+        broken.listener._send = refuse
+        assert await broken.closed() == 4408
+
+    run(scenario())
+
+
+@pytest.mark.usefixtures("always_permitted")
 def test_a_socket_that_blocks_too_long_gets_4408(session: AgentSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "BLOCKED_S", 0.1)
 

@@ -15,10 +15,10 @@ from accounts.models import IdempotencyKey
 from primer_site import loop
 from tests.factories import Api, make_workspace
 from tests.workspaces.test_exec import lines_of, python, run, stream
-from workspaces import exec_shapes, execs
+from workspaces import exec_keys, exec_rows, exec_shapes, execs
 from workspaces.exec_shapes import result_body
 from workspaces.execs import ExecFinished
-from workspaces.execution import ExecOutcome
+from workspaces.execution import ExecOutcome, ExecRequest
 from workspaces.models import Exec
 from workspaces.output import Keeper, Kept, as_text, is_costly
 
@@ -127,6 +127,50 @@ def test_what_is_stored_to_compare_bodies_is_worthless_without_the_servers_key(
 
     assert digest(request, row.request["max_output_bytes"]) != row.request_hash
     assert fingerprint(json.dumps(body, sort_keys=True).encode()) != key.body_hash
+
+
+@pytest.mark.parametrize("freed", ["before the run is stored", "after it"])
+def test_a_key_that_the_first_caller_frees_while_another_has_joined_it_runs_nothing_twice(
+    running: str, alice: Api, monkeypatch: pytest.MonkeyPatch, freed: str
+) -> None:
+    """The first caller is refused and gives the key back while the second, under the same key, is on its way to the database."""
+    headers, body = {"Idempotency-Key": "k"}, {"command": "echo x >> marks; cat marks"}
+    insert = exec_rows.insert
+
+    def racing(workspace_pk: int, request: ExecRequest, **given: Any) -> tuple[int, bool]:
+        first = exec_keys.Claim(given["claim_pk"], request.id, ours=True)
+        if freed == "after it":
+            stored = insert(workspace_pk, request, **given)
+            exec_keys.release(first)
+            return stored
+        exec_keys.release(first)
+        return insert(workspace_pk, request, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exec_rows, "insert", racing)
+        second = alice.post(f"workspaces/{running}/exec", body, headers=headers)
+    if freed == "after it":
+        assert second.status_code == 200
+    else:
+        assert (second.status_code, second.json()["code"], second.headers["Retry-After"]) == (503, "unavailable", "1")
+        assert not Exec.objects.exists()
+    third = alice.post(f"workspaces/{running}/exec", body, headers=headers)
+    assert (third.status_code, third.json()["stdout"]) == (200, "x\n")
+    assert Exec.objects.count() == 1
+
+
+def test_a_key_of_a_refused_run_is_free_and_frees_no_later_claim(
+    running: str, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    headers, body = {"Idempotency-Key": "k"}, {"argv": ["true"]}
+    with monkeypatch.context() as patch:
+        patch.setattr(execs, "RUNNING_AT_ONCE", 0)
+        assert alice.post(f"workspaces/{running}/exec", body, headers=headers).status_code == 429
+    assert not IdempotencyKey.objects.exists()
+    assert alice.post(f"workspaces/{running}/exec", body, headers=headers).status_code == 200
+    later = IdempotencyKey.objects.get()
+    exec_keys.release(exec_keys.Claim(later.pk - 1, "exec-00000000000000aa", ours=True))
+    assert IdempotencyKey.objects.get() == later
 
 
 # -- large answers
