@@ -95,8 +95,10 @@ def user_store_reset(*, user: User, hashed: str, by: Actor | None = None) -> Non
     """Stores the hash of a new password, which ends cookie sessions too: theirs is made from it."""
     user.password = hashed
     user.save(update_fields=["password"])
-    Token.objects.filter(user=user).delete()
-    audit_record(by, "user.reset_password", kind="user", object_id=user.username)
+    tokens = Token.objects.filter(user=user)
+    after = {"password": "reset", "tokens_ended": tokens.count()}
+    tokens.delete()
+    audit_record(by, "user.reset_password", kind="user", object_id=user.username, after=after)
 
 
 def check_old_password(*, user: User, old: str) -> None:
@@ -110,7 +112,7 @@ def user_change_password(*, user: User, hashed: str, by: Actor) -> None:
     """Stores the hash of one's own new password, once the old one was checked. Tokens stay."""
     user.password = hashed
     user.save(update_fields=["password"])
-    audit_record(by, "user.change_password", kind="user", object_id=user.username)
+    audit_record(by, "user.change_password", kind="user", object_id=user.username, after={"password": "changed"})
     transaction.on_commit(lambda: forget_initial_password(user))
 
 

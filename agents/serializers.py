@@ -167,12 +167,18 @@ class AgentSerializer(NamedSerializer):
         old = self.instance
         thinking = attrs.get("thinking", old.thinking if old is not None else "off") or "off"
         provider = attrs.get("provider", old.provider if old is not None else None)
-        if thinking != "off" and provider is not None and not llm_class(provider.provider).takes_thinking:
-            message = f"must be off: models of the kind {provider.provider} have no such setting here"
-            raise serializers.ValidationError({"thinking": [message]})
+        if provider is not None:
+            refuse_thinking(thinking, provider.provider)
 
     def to_representation(self, instance: Agent) -> dict[str, Any]:
         return agent_shown(instance)
+
+
+def refuse_thinking(thinking: Any, kind: str) -> None:
+    """Raises `Invalid` for a setting that models of this kind do not have."""
+    if (thinking or "off") != "off" and not llm_class(kind).takes_thinking:
+        message = f"must be off: models of the kind {kind} have no such setting here"
+        raise Invalid("The request is not valid.", errors=[FieldError("thinking", message)])
 
 
 def agent_shown(agent: Agent) -> dict[str, Any]:

@@ -12,12 +12,12 @@ from django.utils import timezone
 
 from accounts.audit import Actor, audit_record
 from accounts.models import User
-from agents.llm import key_of, make_llm
+from agents.llm import key_of, llm_class, make_llm
 from agents.llm.address import AddressRefused, place_of, resolve
 from agents.llm.base import LLM, LLMConfig, LLMRequest, LLMUnavailable, Reply
 from agents.messages import Usage, UserMessage
 from agents.models import Agent, Health, LLMProvider
-from agents.serializers import agent_shown
+from agents.serializers import agent_shown, llm_named, refuse_thinking
 from primer_site import vault
 from primer_site.errors import Conflict, FieldError, InUse, Invalid
 from primer_site.resource import SluggedResource
@@ -42,12 +42,14 @@ def llm_provider_create(*, by: Actor, data: dict[str, Any]) -> LLMProvider:
 
 @transaction.atomic
 def llm_provider_update(*, by: Actor, row: LLMProvider, data: dict[str, Any]) -> LLMProvider:
-    """Replaces the given fields; what was measured of the old settings is forgotten.
+    """Replaces the given fields; what was measured of the old settings is forgotten. `InUse` for a kind that lacks a setting
+    of its agents.
 
     A key stays while it is left out and the endpoint is the same; one of another kind or address never gets it.
     """
     before, values = _shown(row), dict(data)
     kind = values.get("provider", row.provider)
+    _refuse_thinkers(row, kind)
     if "config" in values:
         old = vault.unseal(row.secrets)
         values["config"], secrets = split_config(
@@ -64,6 +66,18 @@ def llm_provider_update(*, by: Actor, row: LLMProvider, data: dict[str, Any]) ->
             by, "llm_provider.update", kind=row.KIND, object_id=row.slug, before=before, after=_shown(row)
         )  # fmt: skip
     return row
+
+
+def _refuse_thinkers(row: LLMProvider, kind: str) -> None:
+    if kind == row.provider or llm_class(kind).takes_thinking:
+        return
+    slugs = [agent.slug for agent in Agent.objects.live().filter(provider=row) if (agent.thinking or "off") != "off"]
+    if slugs:
+        raise InUse(
+            f"Models of the kind {kind} have no thinking, and agents ask LLM provider {row.slug} for it: "
+            f"{', '.join(slugs[:LISTED_USERS])}{' and more' if len(slugs) > LISTED_USERS else ''}.",
+            hint="Set their thinking to off first.",
+        )
 
 
 @transaction.atomic
@@ -161,7 +175,7 @@ async def list_models(llm: LLM) -> list[str]:
 @transaction.atomic
 def agent_create(*, by: Actor, data: dict[str, Any]) -> Agent:
     """Makes an agent owned by `by` from validated data (`provider` is the row); `Conflict` for a taken id."""
-    row = Agent(**data, owner=by.user)
+    row = Agent(**_fitting(data, data.get("thinking")), owner=by.user)
     _insert(row)
     audit_record(by, "agent.create", kind=row.KIND, object_id=row.slug, after=agent_shown(row))
     return row
@@ -171,9 +185,19 @@ def agent_create(*, by: Actor, data: dict[str, Any]) -> Agent:
 def agent_update(*, by: Actor, row: Agent, data: dict[str, Any]) -> Agent:
     """Replaces the given fields. Sessions that exist keep their snapshot."""
     before = agent_shown(row)
-    if row.write_spec(data):
+    if row.write_spec(_fitting(data, data.get("thinking", row.thinking))):
         audit_record(by, "agent.update", kind=row.KIND, object_id=row.slug, before=before, after=agent_shown(row))
     return row
+
+
+def _fitting(data: dict[str, Any], thinking: Any) -> dict[str, Any]:
+    """The data with its provider looked up under the write lock; `Invalid` when it was deleted since the body was read, or
+    became of a kind that does not think."""
+    if "provider" not in data:
+        return data
+    provider = llm_named(data["provider"].slug)
+    refuse_thinking(thinking, provider.provider)
+    return data | {"provider": provider}
 
 
 @transaction.atomic

@@ -136,7 +136,7 @@ class Operation(AutoSchema):
         if "{" in self.path:
             yield 404
         if self._writes:
-            yield 409
+            yield from (409, 507)
         if self.method in ("POST", "PUT", "PATCH"):
             yield from (413, 415)
         if (self._has_etag and self._writes) or self.path.endswith("/files"):

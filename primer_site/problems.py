@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import sqlite3
 from typing import Any
 
 import structlog
@@ -42,6 +44,13 @@ class MethodNotAllowed(PrimerError):
     """This route does not take that method."""
 
     code, status = "method_not_allowed", 405
+
+
+class StorageFull(PrimerError):
+    """The disk of this server is full: nothing was stored."""
+
+    code, status, retryable = "disk_full", 507, True
+    hint = "Free space on the server's disk: primer doctor says how much is left."
 
 
 def handle(exc: Exception, context: dict[str, Any]) -> Response:
@@ -108,10 +117,26 @@ def _from_framework(exc: Exception) -> PrimerError | None:
             return RateLimited(f"Too many requests. Try again in {wait} s.", retry_after_s=wait)
         case RequestDataTooBig():
             return TooLarge()
-        case OperationalError() | InterfaceError():
-            log.error("database", exc_info=exc)
-            return Unavailable("The database did not answer in time. Try again.", retry_after_s=2)
+        case OperationalError() | InterfaceError() | OSError():
+            return _from_storage(exc)
     return None
+
+
+def _from_storage(exc: Exception) -> PrimerError | None:
+    if _disk_is_full(exc):
+        log.error("disk full", exc_info=exc)
+        return StorageFull()
+    if isinstance(exc, OSError):
+        return None
+    log.error("database", exc_info=exc)
+    return Unavailable("The database did not answer in time. Try again.", retry_after_s=2)
+
+
+def _disk_is_full(exc: Exception) -> bool:
+    """Of the database (Django keeps SQLite's own error as the cause) or of a file."""
+    if isinstance(exc, OSError):
+        return exc.errno in (errno.ENOSPC, errno.EDQUOT)
+    return getattr(exc.__cause__, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
 
 
 def field_errors(detail: Any, prefix: str = "") -> list[FieldError]:

@@ -55,10 +55,16 @@ def _remember(values: dict[str, Any]) -> None:
 
 
 def mask(value: str | None) -> dict[str, Any]:
-    """What reads show of a secret: whether it is set, and its last four characters when it is long enough to spare them."""
+    """What reads show of a secret: whether it is set, and its last four characters when it is long enough to spare them.
+
+    Of a text of several lines that is the end of its last one, the frame of a PEM key left out, since all keys share it;
+    spaces and characters that do not print are never among the four.
+    """
     if not value:
         return {"set": False, "last4": None}
-    return {"set": True, "last4": value[-4:] if len(value) >= 12 else None}
+    lines = [line for line in value.splitlines() if not line.lstrip().startswith("-----")]
+    told = "".join(char for char in "".join(lines) if char.isprintable() and not char.isspace())
+    return {"set": True, "last4": told[-4:] if len(told) >= 12 else None}
 
 
 def channel_secret(workspace_id: str, generation: int) -> bytes:

@@ -13,6 +13,7 @@ from accounts.rest import LabelsField, StrictSerializer
 from agents.limits import DEFAULTS, LimitsSerializer
 from agents.models import Agent
 from agents.serializers import TokenUsageSerializer
+from primer_site.errors import FieldError, Invalid
 from sessions_app.models import AgentSession, EndedReason, EventKind, Status
 from workspaces.models import Workspace, WorkspaceTemplate
 from workspaces.serializers import UtcField
@@ -94,20 +95,20 @@ class NewSessionSerializer(StrictSerializer):
             )
             raise serializers.ValidationError({"workspace_id": [message]})
         user = self.context["request"].user
-        attrs["agent"] = _named(Agent, user, "agent", attrs.pop("agent_id"))
+        attrs["agent"] = named(Agent, user, "agent", attrs.pop("agent_id"))
         if workspace_id is not None:
-            attrs["workspace"] = _named(Workspace, user, "workspace", workspace_id)
+            attrs["workspace"] = named(Workspace, user, "workspace", workspace_id)
         else:
-            attrs["template"] = _named(WorkspaceTemplate, user, "workspace_template", template_id)
+            attrs["template"] = named(WorkspaceTemplate, user, "workspace_template", template_id)
         return attrs
 
 
-def _named(model: type[Agent | Workspace | WorkspaceTemplate], user: User, kind: str, slug: str) -> Any:
+def named(model: type[Agent | Workspace | WorkspaceTemplate], user: User, kind: str, slug: str) -> Any:
     """The row of that id that the user may see; what is somebody else's does not exist."""
     row = model.objects.visible_to(user).filter(slug=slug).first()
     if row is None:
         field = {"agent": "agent_id", "workspace": "workspace_id"}.get(kind, "template_id")
-        raise serializers.ValidationError({field: [f'no {kind} "{printable(slug)}"']})
+        raise Invalid("The request is not valid.", errors=[FieldError(field, f'no {kind} "{printable(slug)}"')])
     return row
 
 

@@ -23,6 +23,7 @@ from sessions_app.events import EventDraft, append
 from sessions_app.history import exec_under_way, history_of
 from sessions_app.models import AgentSession, EndedReason, EventKind, Status, advance
 from sessions_app.querysets import foreign
+from sessions_app.serializers import named
 from workspaces import services as workspaces
 from workspaces.models import Phase, Workspace, WorkspaceTemplate
 
@@ -54,15 +55,22 @@ def session_create(
     template: WorkspaceTemplate | None = None,
     limits: dict[str, Any] | None = None,
     labels: dict[str, str] | None = None,
+    rerun_of: str = "",
 ) -> AgentSession:
-    """Queues a session with its first events. With `template` it gets a workspace of its own, removed at its end."""
+    """Queues a session with its first events. With `template` it gets a workspace of its own, removed at its end.
+
+    What it names is looked up again: `Invalid` or `WorkspaceGone` when it was deleted since the caller looked.
+    """
     _refuse_more(by.user)
+    agent = named(Agent, by.user, "agent", agent.slug)
     if workspace is None:
         if template is None:
             raise ValueError("a session needs a workspace or a template")
+        template = named(WorkspaceTemplate, by.user, "workspace_template", template.slug)
         workspace = workspaces.workspace_create(by=by, template=template, labels=labels)
         throwaway = True
     else:
+        workspace = Workspace.objects.get(pk=workspace.pk)
         _take_into_use(by, workspace)
         throwaway = False
     session = AgentSession.objects.create(
@@ -70,10 +78,22 @@ def session_create(
         initial_instructions=initial_instructions, limits=limits or {}, labels=labels or {},
     )  # fmt: skip
     _queue_events(session, initial_instructions)
-    facts = {"agent_id": agent.slug, "workspace_id": workspace.slug}
-    audit_record(by, "session.create", kind=session.KIND, object_id=session.slug, after=facts)
     session.refresh_from_db()
+    facts = _facts(session) | {"limits": session.limits} | ({"rerun_of": rerun_of} if rerun_of else {})
+    audit_record(by, "session.create", kind=session.KIND, object_id=session.slug, after=facts)
     return session
+
+
+def _facts(session: AgentSession) -> dict[str, Any]:
+    """What the audit log keeps of a session that is made or deleted."""
+    return {
+        "agent_id": session.agent.slug, "workspace_id": session.workspace.slug, "throwaway": session.throwaway,
+        "labels": session.labels, **_state(session),
+    }  # fmt: skip
+
+
+def _state(session: AgentSession) -> dict[str, Any]:
+    return {"status": str(session.status), "ended_reason": str(session.ended_reason)}
 
 
 def _refuse_more(owner: User) -> None:
@@ -125,13 +145,15 @@ def session_message(*, by: Actor, session: AgentSession, text: str) -> AgentSess
     _take_into_use(by, session.workspace)
     refuse_use(session.owner, session.workspace)  # whose rights the run has, whoever sends the message
     _refuse_more(session.owner)
+    before = _state(session)
     advance(
         session, to=Status.QUEUED, ended_reason="", ended_detail=None, ended_at=None, cancel_requested_by="",
         queued_at=timezone.now(), answer="",
     )  # fmt: skip
     _queue_events(session, text)
-    audit_record(by, "session.message", kind=session.KIND, object_id=session.slug)
     session.refresh_from_db()
+    after = _state(session)
+    audit_record(by, "session.message", kind=session.KIND, object_id=session.slug, before=before, after=after)
     return session
 
 
@@ -139,6 +161,7 @@ def session_message(*, by: Actor, session: AgentSession, text: str) -> AgentSess
 def session_cancel(*, by: Actor, session: AgentSession) -> AgentSession:
     """Ends a queued session at once and asks the runner of a running one to end it; an ended one stays as it is."""
     session = locked(session)
+    before = _state(session)
     if session.status == Status.QUEUED:
         session_end(session=session, reason=EndedReason.CANCELLED, detail=cancelled_detail(by.user.username))
     elif session.status == Status.RUNNING:
@@ -146,8 +169,9 @@ def session_cancel(*, by: Actor, session: AgentSession) -> AgentSession:
         transaction.on_commit(lambda: signals.cancelled(session.pk), robust=True)
     else:
         return session
-    audit_record(by, "session.cancel", kind=session.KIND, object_id=session.slug)
     session.refresh_from_db()
+    after = _state(session) | {"cancel_requested": True}  # a running one ends only when its runner has heard of it
+    audit_record(by, "session.cancel", kind=session.KIND, object_id=session.slug, before=before, after=after)
     return session
 
 
@@ -167,7 +191,7 @@ def session_rerun(*, by: Actor, session: AgentSession) -> AgentSession:
     return session_create(
         by=by, agent=session.agent, initial_instructions=session.initial_instructions, limits=session.limits,
         labels=session.labels, workspace=None if session.throwaway else session.workspace,
-        template=template if session.throwaway else None,
+        template=template if session.throwaway else None, rerun_of=session.slug,
     )  # fmt: skip
 
 
@@ -191,8 +215,7 @@ def session_delete(*, by: Actor, session: AgentSession) -> None:
             f"Session {session.slug} is {session.status}.",
             hint=f"Cancel it first: primectl session cancel {session.slug}",
         )
-    facts = {"agent_id": session.agent.slug, "workspace_id": session.workspace.slug, "labels": session.labels}
-    audit_record(by, "session.delete", kind=session.KIND, object_id=session.slug, before=facts)
+    audit_record(by, "session.delete", kind=session.KIND, object_id=session.slug, before=_facts(session))
     session.delete()
 
 

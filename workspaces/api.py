@@ -21,6 +21,7 @@ from primer_site.parsing import bad_text
 from workspaces import access, bringup, engines, services
 from workspaces.models import TemplateVersion, Workspace, WorkspaceProvider, WorkspaceTemplate
 from workspaces.providers.base import Check, ImageCheck
+from workspaces.references import refuse_unenforced
 from workspaces.secret_fields import split_config
 from workspaces.serializers import (
     ConfinementSerializer,
@@ -31,7 +32,6 @@ from workspaces.serializers import (
     TemplateVersionSerializer,
     WorkspaceChangeSerializer,
     WorkspaceSerializer,
-    refuse_unenforced,
 )
 from workspaces.snapshot import backend_spec
 

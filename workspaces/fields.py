@@ -26,35 +26,45 @@ def invalid(field: str, message: str) -> serializers.ValidationError:
     return serializers.ValidationError({field: [message]})
 
 
-@extend_schema_field(
-    {
-        "type": "object",
-        "additionalProperties": {
-            "oneOf": [
-                {"type": "string"},
-                {"type": "object", "properties": {"secret": {"type": "string", "writeOnly": True}}},
-            ]
-        },
-    }
-)
+_ENV_VALUE: dict[str, Any] = {
+    "oneOf": [
+        {"type": "string"},
+        {"type": "object", "properties": {"secret": {"type": "string", "writeOnly": True}}},
+    ]
+}
+_ENV_SHAPE: dict[str, Any] = {"type": "object", "additionalProperties": _ENV_VALUE}
+
+
+@extend_schema_field(_ENV_SHAPE)
 class EnvField(serializers.Field[Any, Any, Any, Any]):
     """`{NAME: text | {secret: text}}`; a masked secret (`{set: true}`) stands for the stored one."""
+
+    removable: ClassVar[bool] = False
 
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         if not isinstance(data, dict):
             raise serializers.ValidationError("must be an object of names and values")
-        if len(data) > ENV_NAMES:
+        if len(data) > ENV_NAMES:  # before each name is looked at
             raise serializers.ValidationError(f"must have at most {ENV_NAMES} names")
-        problems = {str(name)[:80]: [why] for name, value in data.items() if (why := _env_problem(str(name), value))}
+        problems = {str(name)[:80]: [why] for name, value in data.items() if (why := self._problem(str(name), value))}
         if problems:
             raise serializers.ValidationError(problems)
-        total = sum(len(name.encode()) + len(_text_of(value).encode()) for name, value in data.items())
-        if total > ENV_TOTAL_BYTES:
-            raise serializers.ValidationError(f"must have at most {ENV_TOTAL_BYTES} bytes in all")
+        if problem := size_problem({name: _text_of(value) for name, value in data.items()}):
+            raise serializers.ValidationError(problem)
         return data
 
     def to_representation(self, value: Any) -> Any:
         return value
+
+    def _problem(self, name: str, value: Any) -> str:
+        return _env_problem(name, "" if value is None and self.removable else value)
+
+
+@extend_schema_field(_ENV_SHAPE | {"additionalProperties": {**_ENV_VALUE, "nullable": True}})
+class StoredEnvField(EnvField):
+    """The environment of an object that can be changed: null removes a name, a secret too."""
+
+    removable = True
 
 
 class PlainEnvField(EnvField):
@@ -67,8 +77,17 @@ class PlainEnvField(EnvField):
         return env
 
 
+def size_problem(env: Mapping[str, str]) -> str:
+    """Why an environment is too large, or ""."""
+    if len(env) > ENV_NAMES:
+        return f"must have at most {ENV_NAMES} names"
+    if sum(len(name.encode()) + len(text.encode()) for name, text in env.items()) > ENV_TOTAL_BYTES:
+        return f"must have at most {ENV_TOTAL_BYTES} bytes in all"
+    return ""
+
+
 def _text_of(value: Any) -> str:
-    return value if isinstance(value, str) else str(value.get("secret", ""))
+    return str(value.get("secret", "")) if isinstance(value, dict) else value or ""
 
 
 def _env_problem(name: str, value: Any) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import copy
+import hmac
 from typing import Any
 
 from primer_site.errors import FieldError, Invalid
 from primer_site.vault import mask
+from workspaces.fields import size_problem
 
 Path = tuple[str, ...]
 CONFIG_SECRETS: dict[str, tuple[Path, ...]] = {
@@ -49,10 +51,15 @@ def masked_config(kind: str, config: dict[str, Any], secrets: dict[str, Any]) ->
 
 
 def split_env(env: dict[str, Any], old_secrets: dict[str, str]) -> tuple[dict[str, str | None], dict[str, str]]:
-    """`{NAME: text | {secret: text} | {set: true}}` as the plain column (None stands for a secret) and the secrets."""
+    """`{NAME: text | {secret: text} | {set: true} | None}` as the plain column (None stands for a secret) and the secrets.
+
+    A secret that is left out or masked stays as it was, None removes a name; text that is left out is gone.
+    """
     plain: dict[str, str | None] = {}
     secrets: dict[str, str] = {}
     for name, value in env.items():
+        if value is None:
+            continue
         if isinstance(value, str):
             plain[name] = value
         elif "secret" in value:
@@ -61,11 +68,30 @@ def split_env(env: dict[str, Any], old_secrets: dict[str, str]) -> tuple[dict[st
             plain[name], secrets[name] = None, old_secrets[name]
         else:
             raise Invalid("env is not valid.", errors=[FieldError(f"env.{name}", "is masked, and no value is stored")])
+    kept = {name: text for name, text in old_secrets.items() if name not in env}
+    plain, secrets = plain | dict.fromkeys(kept), secrets | kept
+    if kept and (problem := size_problem({name: secrets.get(name, text) or "" for name, text in plain.items()})):
+        raise Invalid("env is not valid.", errors=[FieldError("env", f"{problem}, stored secrets included")])
     return plain, secrets
 
 
 def masked_env(env: dict[str, str | None], secrets: dict[str, str]) -> dict[str, Any]:
     return {name: mask(secrets.get(name)) if value is None else value for name, value in env.items()}
+
+
+def env_changes(asked: dict[str, Any], env: dict[str, str | None], secrets: dict[str, str]) -> list[str]:
+    """The names whose value a whole new env would change: a secret that is left out or masked stays, None removes."""
+    gone = [name for name, text in env.items() if text is not None and name not in asked]
+    return sorted([*gone, *(name for name, value in asked.items() if _differs(name, value, env, secrets))])
+
+
+def _differs(name: str, value: Any, env: dict[str, str | None], secrets: dict[str, str]) -> bool:
+    if name not in env:
+        return value is not None
+    if env[name] is not None or not isinstance(value, dict):
+        return bool(value != env[name]) or env[name] is None
+    given = value.get("secret")
+    return given is not None and not hmac.compare_digest(given.encode(), secrets.get(name, "").encode())
 
 
 def endpoint_of(config: dict[str, Any]) -> tuple[Any, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.core.validators import RegexValidator
@@ -12,13 +12,13 @@ from rest_framework import serializers
 
 from accounts.rest import LabelsField, StrictSerializer
 from primer_site import vault
-from primer_site.errors import FieldError, Invalid
 from primer_site.resource import SLUG_PATTERN
-from workspaces.fields import EnvField, ModeField, PathField, by_kind, decode_base64, invalid
+from workspaces.fields import EnvField, ModeField, PathField, StoredEnvField, by_kind, decode_base64, invalid
 from workspaces.kinds import BackendField, ProviderConfigField
 from workspaces.models import Health, Phase, Require, Workspace, WorkspaceProvider, WorkspaceTemplate
 from workspaces.providers import CHOICES, provider_class
-from workspaces.secret_fields import masked_config, masked_env
+from workspaces.references import provider_named, refuse_other_kind, template_named
+from workspaces.secret_fields import env_changes, masked_config, masked_env
 
 DAY_S = 24 * 3600
 MAX_LIFE_S = 365 * DAY_S
@@ -29,6 +29,8 @@ TOLD_TO_ALL: dict[str, list[str]] = {
     Health.UNREACHABLE: ["The engine does not answer; an administrator sees why."],
     Health.DEGRADED: ["The engine lacks something; an administrator sees what."],
 }
+FIXED = "cannot be changed"  # the client tells by these words that the object stands in the way, not the value
+FOR_LIFE = frozenset({"id", "provider_id", "isolates", "owner", "spec"})  # what the server gives a workspace
 READ_BACK = frozenset({"created_at", "updated_at", "status", "isolates"})
 
 
@@ -143,6 +145,8 @@ class TemplateFileSerializer(StrictSerializer):
     mode = ModeField(default=0o644)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "path" not in attrs:  # in a PATCH required and default hold nowhere, and an item of a list is whole
+            raise serializers.ValidationError({"path": ["is required"]})
         if ("content" in attrs) == ("content_base64" in attrs):
             raise serializers.ValidationError("must have either content or content_base64")
         raw = (
@@ -150,7 +154,11 @@ class TemplateFileSerializer(StrictSerializer):
             if "content" in attrs
             else decode_base64(attrs["content_base64"], "content_base64")
         )
-        return {"path": attrs["path"], "content_base64": base64.b64encode(raw).decode(), "mode": attrs["mode"]}
+        return {
+            "path": attrs["path"],
+            "content_base64": base64.b64encode(raw).decode(),
+            "mode": attrs.get("mode", 0o644),
+        }
 
     def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
         raw, mode = base64.b64decode(instance["content_base64"]), f"{instance['mode']:04o}"
@@ -179,7 +187,7 @@ class TemplateSerializer(ResourceSerializer):
     provider_id = SlugField(source="provider.slug")
     isolates = IsolatesField(source="provider.provider")
     backend = by_kind("WorkspaceBackend", BackendField)()
-    env = EnvField(default=dict)
+    env = StoredEnvField(default=dict)
     files = TemplateFileSerializer(many=True, default=list)
     init_commands = serializers.ListField(child=CommandField(), default=list, max_length=COMMANDS)
     idle_timeout_s = serializers.IntegerField(min_value=10, max_value=MAX_LIFE_S, allow_null=True, default=None)
@@ -193,17 +201,10 @@ class TemplateSerializer(ResourceSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "provider" in attrs:
-            slug = attrs["provider"]["slug"]
-            row = WorkspaceProvider.objects.live().filter(slug=slug).first()
-            if row is None:
-                raise invalid("provider_id", f"there is no workspace provider {slug}")
-            attrs["provider"] = row
+            attrs["provider"] = provider_named(attrs["provider"]["slug"])
         provider = attrs.get("provider") or self.instance.provider  # type: ignore[union-attr]
         backend = attrs.get("backend") or self.instance.backend  # type: ignore[union-attr]
-        if backend["kind"] != provider.provider:
-            raise serializers.ValidationError(
-                {"backend": {"kind": [f"must be {provider.provider}, the kind of provider {provider.slug}"]}}
-            )
+        refuse_other_kind(backend, provider)
         return attrs
 
     def to_representation(self, instance: WorkspaceTemplate) -> dict[str, Any]:
@@ -312,6 +313,7 @@ class WorkspaceSerializer(StrictSerializer):
         fields: dict[str, Any] = super().get_fields()
         if isinstance(self.instance, Workspace):
             fields["template_id"].required = False
+            fields["env"] = StoredEnvField(default=dict)  # null would remove a name, and is told that it cannot
         return fields
 
     def to_internal_value(self, data: Any) -> Any:
@@ -324,22 +326,31 @@ class WorkspaceSerializer(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if self.instance is not None:
             return self._unchanged(attrs)
-        slug = attrs["template"]["slug"]
-        row = WorkspaceTemplate.objects.live().select_related("provider").filter(slug=slug).first()
-        if row is None:
-            raise invalid("template_id", f"there is no workspace template {slug}")
-        return {**attrs, "template": row}
+        return {**attrs, "template": template_named(attrs["template"]["slug"])}
 
     def _unchanged(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """What was fixed at creation may be sent back, and not be changed."""
+        """What was fixed at creation may be sent back, and not be changed; a PUT that leaves it out says nothing of it."""
         row: Any = self.instance
-        if (asked := attrs.pop("template", None)) is not None and asked["slug"] != row.template.slug:
-            raise invalid("template_id", "cannot be changed: create a new workspace")
-        attrs.pop("ttl_s", None)
-        shown = masked_env(row.env, vault.unseal(row.secrets))
-        if (env := attrs.pop("env", None)) and {**shown, **env} != shown:
-            raise invalid("env", "cannot be changed: create a new workspace")
+        sent: dict[str, Any] = self.initial_data
+        wrong = {name: [f"{FIXED}: the server sets it"] for name in sent if not self._as_shown(row, name, sent[name])}
+        template, env = attrs.pop("template", None), attrs.pop("env", {})
+        if template is not None and template["slug"] != row.template.slug:
+            wrong["template_id"] = [f"{FIXED}: create a new workspace"]
+        if "ttl_s" in attrs and not _same_end(row, attrs.pop("ttl_s")):
+            wrong["ttl_s"] = [f"{FIXED}: create a new workspace"]
+        if "env" in sent and (names := env_changes(env, row.env, vault.unseal(row.secrets))):
+            wrong["env"] = [f"{FIXED}: create a new workspace ({', '.join(names)})"]
+        if wrong:
+            raise serializers.ValidationError(wrong)
         return attrs
+
+    def _as_shown(self, row: Workspace, name: str, value: Any) -> bool:
+        """Whether a field of the server is sent back as it is. What moves by itself may have moved since it was read."""
+        if name == "phase":
+            return value in [row.phase, *(entry["phase"] for entry in row.phases)]
+        if name in ("created_at", "expires_at"):
+            return _same_moment(value, getattr(row, name))
+        return name not in FOR_LIFE or value == self.to_representation(row)[name]
 
     def get_spec(self, row: Workspace) -> dict[str, Any]:
         spec = {key: value for key, value in row.spec.items() if key != "files"}
@@ -366,11 +377,16 @@ class WorkspaceChangeSerializer(StrictSerializer):
     read_back = WorkspaceSerializer.read_back
 
 
-def refuse_unenforced(image: Any, require: str) -> None:
-    """Raises `Invalid` when a template requires limits to hold that this engine does not enforce."""
-    loose = [f"{name} ({worth})" for name, worth in image.limits.items() if worth != "enforced"]
-    if require == Require.ENFORCED and loose:
-        message = " ".join([f"this engine does not enforce {', '.join(loose)}.", *image.reasons.values()])
-        raise Invalid(
-            "The template requires what its engine does not enforce.", errors=[FieldError("require", message)]
-        )
+def _same_end(row: Workspace, ttl_s: int | None) -> bool:
+    """Whether a workspace with this `ttl_s` would be deleted when this one will be: the number itself is not stored."""
+    lives = [seconds for seconds in (ttl_s, row.spec.get("max_age_s")) if seconds]
+    return row.expires_at == (row.created_at + timedelta(seconds=min(lives)) if lives else None)
+
+
+def _same_moment(text: Any, stored: datetime | None) -> bool:
+    if not isinstance(text, str) or stored is None:
+        return text is stored
+    try:
+        return datetime.fromisoformat(text) == stored
+    except ValueError:
+        return False

@@ -16,7 +16,7 @@ from primer_site import vault
 from primer_site.crashpoints import reach
 from primer_site.errors import Conflict, FieldError, InUse
 from primer_site.resource import SluggedResource
-from workspaces import bells
+from workspaces import audited, bells
 from workspaces.models import (
     AT_REST,
     Desired,
@@ -30,7 +30,8 @@ from workspaces.models import (
     advance,
 )
 from workspaces.querysets import foreign
-from workspaces.secret_fields import endpoint_of, masked_config, split_config, split_env
+from workspaces.references import provider_named, refuse_mismatched, refuse_other_kind, template_named
+from workspaces.secret_fields import endpoint_of, split_config, split_env
 from workspaces.snapshot import channel, snapshot
 
 LISTED_USERS = 10  # of an object that is in use
@@ -46,14 +47,14 @@ def provider_create(*, by: Actor, data: dict[str, Any]) -> WorkspaceProvider:
     config, secrets = split_config(data["provider"], data["config"], {}, {})
     row = WorkspaceProvider(**(data | {"config": config, "secrets": vault.seal(secrets)}))
     _insert(row)
-    audit_record(by, "workspace_provider.create", kind=row.KIND, object_id=row.slug, after=_shown_provider(row))
+    audit_record(by, "workspace_provider.create", kind=row.KIND, object_id=row.slug, after=audited.provider_shown(row))
     return row
 
 
 @transaction.atomic
 def provider_update(*, by: Actor, row: WorkspaceProvider, data: dict[str, Any]) -> WorkspaceProvider:
-    """Replaces the given fields; a provider with live workspaces keeps its kind and its engine (`InUse`)."""
-    before, values = _shown_provider(row), dict(data)
+    """Replaces the given fields. Kind and engine stay while workspaces live there, the kind also while templates have it (`InUse`)."""
+    before, values = audited.provider_shown(row), dict(data)
     kind = values.get("provider", row.provider)
     if "config" in values or kind != row.provider:
         _refuse_move(row, kind, values.get("config", row.config))
@@ -67,7 +68,7 @@ def provider_update(*, by: Actor, row: WorkspaceProvider, data: dict[str, Any]) 
             _forget_check(row)
         audit_record(
             by, "workspace_provider.update", kind=row.KIND, object_id=row.slug,
-            before=before, after=_shown_provider(row),
+            before=before, after=audited.provider_shown(row),
         )  # fmt: skip
     return row
 
@@ -76,12 +77,8 @@ def provider_update(*, by: Actor, row: WorkspaceProvider, data: dict[str, Any]) 
 def provider_delete(*, by: Actor, row: WorkspaceProvider) -> None:
     """Deletes a provider that nothing uses; `InUse` lists the users."""
     _refuse_in_use(row, _live_of(row))
-    templates = list(row.templates.live().values_list("slug", flat=True)[:LISTED_USERS])
-    if templates:
-        raise InUse(
-            f"Provider {row.slug} is used by templates: {', '.join(templates)}.", hint="Delete those templates first."
-        )
-    _mark_deleted(by, row, _shown_provider(row))
+    _refuse_templates(row, list(row.templates.live().values_list("slug", flat=True)[: LISTED_USERS + 1]))
+    _mark_deleted(by, row, audited.provider_shown(row))
 
 
 def _refuse_move(row: WorkspaceProvider, kind: str, config: dict[str, Any]) -> None:
@@ -89,6 +86,15 @@ def _refuse_move(row: WorkspaceProvider, kind: str, config: dict[str, Any]) -> N
     if (kind, endpoint_of(config)) != (row.provider, endpoint_of(row.config)):
         hint = "Delete those workspaces first, or define another provider for the other engine."
         _refuse_in_use(row, _live_of(row), hint)
+    if kind != row.provider:
+        _refuse_templates(row, [one.slug for one in row.templates.live() if one.backend.get("kind") != kind])
+
+
+def _refuse_templates(row: WorkspaceProvider, slugs: list[str]) -> None:
+    if slugs:
+        more = " and more" if len(slugs) > LISTED_USERS else ""
+        names = ", ".join(slugs[:LISTED_USERS])
+        raise InUse(f"Provider {row.slug} is used by templates: {names}{more}.", hint="Delete those templates first.")
 
 
 def _forget_check(row: WorkspaceProvider) -> None:
@@ -108,29 +114,29 @@ def provider_store_check(*, row: WorkspaceProvider, check: Any) -> WorkspaceProv
     return row
 
 
-def _shown_provider(row: WorkspaceProvider) -> dict[str, Any]:
-    config = masked_config(row.provider, row.config, vault.unseal(row.secrets))
-    return {"provider": row.provider, "config": config, "description": row.description, "labels": row.labels}
-
-
 # -- templates
 
 
 @transaction.atomic
 def template_create(*, by: Actor, data: dict[str, Any]) -> WorkspaceTemplate:
-    """Makes a template from validated data (`provider` is the row); `Conflict` for a taken id."""
+    """Makes a template from validated data (`provider` is the row); `Conflict` for a taken id, `Invalid` when the provider
+    went or became another kind since it was looked up."""
+    provider = _fitting(data["provider"], data["backend"])
     env, secrets = split_env(data.get("env", {}), {})
-    row = WorkspaceTemplate(**(data | {"env": env, "secrets": vault.seal(secrets)}))
+    row = WorkspaceTemplate(**(data | {"provider": provider, "env": env, "secrets": vault.seal(secrets)}))
     _insert(row)
     _keep_version(by, row)
-    audit_record(by, "workspace_template.create", kind=row.KIND, object_id=row.slug, after=_shown_template(row))
+    audit_record(by, "workspace_template.create", kind=row.KIND, object_id=row.slug, after=audited.template_shown(row))
     return row
 
 
 @transaction.atomic
 def template_update(*, by: Actor, row: WorkspaceTemplate, data: dict[str, Any]) -> WorkspaceTemplate:
     """Replaces the given fields. Workspaces made before keep their settings."""
-    before, values = _shown_template(row), dict(data)
+    before, values = audited.template_shown(row), dict(data)
+    provider = _fitting(values.get("provider", row.provider), values.get("backend", row.backend))
+    if "provider" in values:
+        values["provider"] = provider
     if "env" in values:
         old = vault.unseal(row.secrets)
         values["env"], secrets = split_env(values["env"], old)
@@ -140,7 +146,7 @@ def template_update(*, by: Actor, row: WorkspaceTemplate, data: dict[str, Any]) 
         _keep_version(by, row)
         audit_record(
             by, "workspace_template.update", kind=row.KIND, object_id=row.slug,
-            before=before, after=_shown_template(row),
+            before=before, after=audited.template_shown(row),
         )  # fmt: skip
     return row
 
@@ -149,20 +155,20 @@ def template_update(*, by: Actor, row: WorkspaceTemplate, data: dict[str, Any]) 
 def template_delete(*, by: Actor, row: WorkspaceTemplate) -> None:
     """Deletes a template without live workspaces; `InUse` lists them."""
     _refuse_in_use(row, row.workspaces.live())
-    _mark_deleted(by, row, _shown_template(row))
+    _mark_deleted(by, row, audited.template_shown(row))
+
+
+def _fitting(provider: WorkspaceProvider, backend: dict[str, Any]) -> WorkspaceProvider:
+    """The provider as it is now, under the write lock; `Invalid` when it is gone or of another kind."""
+    found = provider_named(provider.slug)
+    refuse_other_kind(backend, found)
+    return found
 
 
 def _keep_version(by: Actor, row: WorkspaceTemplate) -> None:
-    spec = _shown_template(row) | {"files": [item["path"] for item in row.files]}
-    TemplateVersion.objects.create(template=row, number=row.spec_rev, spec=spec, by_name=by.user.username)
-
-
-def _shown_template(row: WorkspaceTemplate) -> dict[str, Any]:
-    return {
-        "provider_id": row.provider.slug, "backend": row.backend, "env": row.env, "files": len(row.files),
-        "init_commands": row.init_commands, "idle_timeout_s": row.idle_timeout_s, "max_age_s": row.max_age_s,
-        "require": row.require, "description": row.description, "labels": row.labels,
-    }  # fmt: skip
+    TemplateVersion.objects.create(
+        template=row, number=row.spec_rev, spec=audited.template_version(row), by_name=by.user.username
+    )
 
 
 # -- both
@@ -213,7 +219,12 @@ def workspace_create(
     env: dict[str, Any] | None = None,
     ttl_s: int | None = None,
 ) -> Workspace:
-    """Stores the wish for a workspace, `pending`; the reconciler makes the sandbox. `env` is added to the template's."""
+    """Stores the wish for a workspace, `pending`; the reconciler makes the sandbox. `env` is added to the template's.
+
+    `Invalid` when the template went since it was looked up, `Conflict` when its provider is of another kind.
+    """
+    template = template_named(template.slug)
+    refuse_mismatched(template)
     refuse_more(
         by.user, Workspace.objects.live(), what="workspaces", setting="PRIMER_MAX_WORKSPACES",
         hint="Delete one first: primectl delete workspace WS",
@@ -231,7 +242,8 @@ def workspace_create(
         created_at=now, updated_at=now, phase_since=now, last_activity_at=now,
     )  # fmt: skip
     row.save(force_insert=True)
-    audit_record(by, "workspace.create", kind=row.KIND, object_id=row.slug, after={"template_id": template.slug})
+    after = audited.workspace_made(row, own, ttl_s)
+    audit_record(by, "workspace.create", kind=row.KIND, object_id=row.slug, after=after)
 
     def made() -> None:
         reach("after-row")
@@ -259,12 +271,13 @@ def workspace_start(*, by: Actor | None, row: Workspace) -> Workspace:
         raise Conflict(f"Workspace {row.slug} is being deleted.")
     if row.phase == Phase.LOST and row.phase_reason == "data_lost":
         raise Conflict(f"Workspace {row.slug} cannot start: its files are gone.", hint="Create a new workspace.")
+    before = audited.wish_shown(row)
     if row.phase in AT_REST:
         begin_again(row)
-        audit_record(by, "workspace.start", kind=row.KIND, object_id=row.slug)
     elif row.desired != Desired.RUNNING:
         _wish(row, Desired.RUNNING)  # a stop is under way: it is finished, and then the workspace starts again
-        audit_record(by, "workspace.start", kind=row.KIND, object_id=row.slug)
+    if (after := audited.wish_shown(row)) != before:
+        audit_record(by, "workspace.start", kind=row.KIND, object_id=row.slug, before=before, after=after)
     transaction.on_commit(lambda: bells.wake(row.pk), robust=True)
     return row
 
@@ -291,8 +304,10 @@ def workspace_stop(*, by: Actor | None, row: Workspace, reason: str = "") -> Wor
     if row.phase == Phase.DELETING:
         raise Conflict(f"Workspace {row.slug} is being deleted.")
     if row.phase not in AT_REST and row.desired != Desired.STOPPED:
+        before = audited.wish_shown(row)
         _wish(row, Desired.STOPPED)
-        audit_record(by, "workspace.stop", kind=row.KIND, object_id=row.slug, after={"reason": reason or "asked"})
+        after = audited.wish_shown(row) | {"reason": reason or "asked"}
+        audit_record(by, "workspace.stop", kind=row.KIND, object_id=row.slug, before=before, after=after)
     transaction.on_commit(lambda: bells.wake(row.pk), robust=True)
     return row
 
@@ -302,8 +317,9 @@ def workspace_delete(*, by: Actor | None, row: Workspace, reason: str = "") -> N
     """Wishes the workspace gone, in whatever phase it is; again is success. The reconciler removes container and files."""
     row = Workspace.objects.get(pk=row.pk)
     if row.deleted_at is None and row.phase != Phase.DELETING:
+        before, after = audited.workspace_gone(row), {"reason": reason or "asked"}
         advance(row, to=Phase.DELETING, desired=Desired.GONE, phase_reason=reason)
-        audit_record(by, "workspace.delete", kind=row.KIND, object_id=row.slug, after={"reason": reason or "asked"})
+        audit_record(by, "workspace.delete", kind=row.KIND, object_id=row.slug, before=before, after=after)
 
     def wished() -> None:
         reach("delete-row")

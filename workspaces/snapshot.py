@@ -38,6 +38,7 @@ def backend_spec(backend: dict[str, Any], *, workspace_id: str, generation: int,
         egress=network.get("egress", "deny_all"),
         network_mode=network.get("mode", "none"),
         fresh=fresh,
+        kind=backend.get("kind", ""),
         **values,
     )
 

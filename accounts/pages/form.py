@@ -196,7 +196,9 @@ def _env(one: Field, post: QueryDict, kept: Any) -> Any:
         secret = index < len(kinds) and kinds[index] == "secret"
         stored = isinstance(kept, Mapping) and isinstance(kept.get(name.strip()), Mapping)
         found[name.strip()] = ({"set": True} if stored and not value else {"secret": value}) if secret else value
-    return found
+    stored_ones = kept.items() if isinstance(kept, Mapping) else ()
+    gone = {name: None for name, inner in stored_ones if isinstance(inner, Mapping) and name not in found}
+    return found | gone  # a secret that is merely left out would stay
 
 
 def _texts(one: Field, post: QueryDict, _: Any) -> Any:
@@ -282,6 +284,8 @@ def _draw_pairs(value: Any) -> list[tuple[str, Any]]:
 def _draw_env(value: Any) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, inner in value.items() if isinstance(value, Mapping) else []:
+        if inner is None:
+            continue  # taken out in the form that comes back with an error
         secret = isinstance(inner, Mapping)
         last = inner.get("last4") if isinstance(inner, Mapping) else None
         stored = isinstance(inner, Mapping) and inner.get("set")

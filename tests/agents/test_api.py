@@ -236,3 +236,27 @@ def test_a_list_of_agents_needs_few_queries(
         bob.post("agents", {**RUNNER, "id": f"a{number}"})
     with django_assert_max_num_queries(6):
         assert len(bob.get("agents").json()["items"]) == 15
+
+
+def test_a_model_keeps_its_kind_while_agents_have_a_setting_that_the_other_kind_lacks(
+    alice: Api, bob: Api, runner: dict[str, Any]
+) -> None:
+    assert alice.patch("agents/code-runner", {"thinking": "auto"}).status_code == 200
+    config = {"kind": "openai", "base_url": "https://models.example/v1", "default_model": "m", "api_key": "k" * 20}
+    other = {"provider": "openai", "config": config}
+    body = refused(bob.patch("llm_providers/scripted", other), 409, "in_use")
+    assert body["detail"].endswith("agents ask LLM provider scripted for it: code-runner.")
+    assert alice.patch("agents/code-runner", {"thinking": "off"}).status_code == 200
+    changed = bob.patch("llm_providers/scripted", other)
+    assert changed.status_code == 200, changed.content
+
+
+def test_an_agent_that_thinks_is_not_written_for_a_model_that_became_another_kind(
+    alice: Api, scripted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def change(*_: Any) -> None:
+        LLMProvider.objects.update(provider="openai")
+
+    monkeypatch.setattr("agents.api.AgentViewSet.check_outside", change)
+    refused(alice.post("agents", {**RUNNER, "thinking": "auto"}), 422, "invalid", "thinking", "must be off")
+    assert not Agent.objects.exists()

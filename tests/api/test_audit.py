@@ -234,3 +234,88 @@ def test_the_last_use_of_a_token_is_noted_with_its_address(world: World, alice: 
     assert shown["test"]["last_used"]
     assert shown["test"]["last_used_address"] == "127.0.0.1"
     assert shown["spare"]["last_used"] is None
+
+
+def line_of(action: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    line = AuditEntry.objects.filter(action=action).latest("pk")
+    return line.before or {}, line.after or {}
+
+
+def test_a_workspace_leaves_what_it_was_made_with_and_what_went_with_it(world: World, alice: Api) -> None:
+    env = {"PLAIN": "value-of-plain", "KEY": {"secret": "value-of-key"}}
+    asked = {"template_id": "plain", "name": "one", "labels": {"a": "b"}, "env": env, "ttl_s": 600}
+    slug = alice.post("workspaces", asked).json()["id"]
+    assert line_of("workspace.create") == (
+        {},
+        {
+            "template_id": "plain", "provider_id": "here", "name": "one", "labels": {"a": "b"},
+            "env": ["KEY", "PLAIN"], "ttl_s": 600,
+        },
+    )  # fmt: skip
+    assert "value-of" not in json.dumps(line_of("workspace.create"))
+    assert alice.delete(f"workspaces/{slug}").status_code == 202
+    summary = {"template_id": "plain", "owner": "alice", "name": "one", "phase": "pending", "labels": {"a": "b"}}
+    assert line_of("workspace.delete") == (summary, {"reason": "asked"})
+
+
+def test_a_stop_and_a_start_leave_what_was_wanted_before_and_after(world: World, alice: Api) -> None:
+    path = f"workspaces/{world.workspace.slug}"
+    assert alice.post(f"{path}/stop").status_code == 202
+    wanted = {"desired": "running", "phase": "pending"}
+    assert line_of("workspace.stop") == (wanted, {"desired": "stopped", "phase": "pending", "reason": "asked"})
+    assert alice.post(f"{path}/start").status_code == 202
+    assert line_of("workspace.start") == ({"desired": "stopped", "phase": "pending"}, wanted)
+    settle(world, "/start")
+    assert alice.post(f"{path}/start").status_code == 202
+    assert line_of("workspace.start") == ({"desired": "stopped", "phase": "stopped"}, wanted)
+    before = AuditEntry.objects.count()
+    assert alice.post(f"{path}/start").status_code == 202  # already wanted
+    assert AuditEntry.objects.count() == before
+
+
+def test_a_session_leaves_its_status_before_and_after(world: World, alice: Api) -> None:
+    path = f"sessions/{world.session.slug}"
+    ended, queued = {"status": "ended", "ended_reason": "completed"}, {"status": "queued", "ended_reason": ""}
+    assert alice.post(f"{path}/messages", {"text": "words-of-mine"}).status_code == 200
+    assert line_of("session.message") == (ended, queued)
+    assert alice.post(f"{path}/cancel").status_code == 200
+    cancelled = {"status": "ended", "ended_reason": "cancelled"}
+    assert line_of("session.cancel") == (queued, cancelled | {"cancel_requested": True})
+    assert alice.post(f"{path}/rerun").status_code == 201
+    _, after = line_of("session.create")
+    assert after["rerun_of"] == world.session.slug
+    assert (after["agent_id"], after["workspace_id"]) == ("code-runner", world.workspace.slug)
+    assert {name: after[name] for name in queued} == queued
+    assert alice.delete(path).status_code == 204
+    before, _ = line_of("session.delete")
+    assert {name: before[name] for name in cancelled} == cancelled
+
+
+def test_a_changed_file_and_a_changed_secret_of_a_template_show_and_their_content_does_not(
+    world: World, bob: Api
+) -> None:
+    path = "workspace_templates/unused"
+
+    def put(content: str, secret: str) -> None:
+        files = [{"path": "a.txt", "content": content}, {"path": "b.txt", "content": "same"}]
+        body = {"files": files, "env": {"KEY": {"secret": secret}}}
+        assert bob.patch(path, body).status_code == 200
+
+    put("first-content", "first-secret-1111")
+    put("second-content", "second-secret-2222")
+    before, after = line_of("workspace_template.update")
+    assert [item["path"] for item in after["files"]] == ["a.txt", "b.txt"]
+    assert before["files"][0]["digest"] != after["files"][0]["digest"]
+    assert before["files"][1] == after["files"][1]
+    assert before["env"] != after["env"]
+    text = json.dumps([before, after])
+    assert "-content" not in text
+    assert "-secret" not in text
+
+
+def test_a_password_that_was_set_leaves_a_mark(world: World, bob: Api, alice: Api) -> None:
+    alice.get("me")
+    ended = world.alice.auth_token_set.count()
+    assert bob.patch("users/alice", {"reset_password": True}).status_code == 200
+    assert line_of("user.reset_password") == ({}, {"password": "reset", "tokens_ended": ended})
+    assert ended > 0

@@ -26,9 +26,9 @@ NEVER: tuple[Any, ...] = ("\x00", "a\x00b", "\ud83d", "\udc00x", ["\x00"], {"k":
 @pytest.fixture
 def people(world: World, monkeypatch: pytest.MonkeyPatch) -> dict[str, Api]:
     # The throttle is not what this is about.
-    from accounts.api import AddressThrottle, NameThrottle
+    from accounts.api import AddressThrottle, NameThrottle, OldPasswordThrottle
 
-    for throttle in (AddressThrottle, NameThrottle):
+    for throttle in (AddressThrottle, NameThrottle, OldPasswordThrottle):
         monkeypatch.setattr(throttle, "THROTTLE_RATES", {"login": "100000/min", "login_address": "100000/min"})
     return {name: world.client(name) for name in ("alice", "bob", "nobody")}
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import sqlite3
 from typing import Any
 
 import pytest
-from django.db import OperationalError
+from django.db import OperationalError, connection
 from django.test import Client
 
 from primer_site.errors import Unavailable
@@ -154,3 +156,46 @@ def test_the_sign_in_cookie_is_out_of_reach_of_scripts_and_other_sites(settings:
 def test_no_other_origin_is_let_in(world: World, alice: Api) -> None:
     answer = alice.get("me", {"Origin": "https://evil.example"})
     assert not [name for name in answer.headers if name.lower().startswith("access-control-")]
+
+
+def full_database() -> OperationalError:
+    """What Django raises of a disk with no room: SQLite's own error is the cause, and its number says what it is."""
+    cause = sqlite3.OperationalError("database or disk is full")
+    cause.sqlite_errorcode = sqlite3.SQLITE_FULL
+    error = OperationalError(*cause.args)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "error", [full_database(), OSError(errno.ENOSPC, "No space left", "/root/x"), OSError(errno.EDQUOT, "quota")]
+)
+def test_a_full_disk_is_said_to_be_one(error: Exception, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr("agents.api.AgentViewSet.base_queryset", fails)
+    answer = world.client("alice").get("agents")
+    assert (answer.status_code, answer.json()["code"]) == (507, "disk_full")
+    assert "nothing was stored" in answer.json()["detail"]
+    assert "Retry-After" not in answer.headers
+    assert "/root" not in answer.content.decode()
+
+
+def test_a_database_that_may_not_grow_is_a_full_disk(world: World, alice: Api) -> None:
+    """The real error, of a real database at its last page."""
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA page_count")
+        pages = cursor.fetchone()[0]
+        cursor.execute("PRAGMA max_page_count")
+        most = cursor.fetchone()[0]
+        cursor.execute(f"PRAGMA max_page_count = {pages}")
+    try:
+        answers = [
+            alice.patch("agents/free", {"description": letter * 4000, "system_prompt": [letter * 99_000]})
+            for letter in "abc"
+        ]
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute(f"PRAGMA max_page_count = {most}")
+    assert (answers[-1].status_code, answers[-1].json()["code"]) == (507, "disk_full"), answers[-1].content

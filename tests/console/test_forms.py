@@ -127,6 +127,10 @@ def test_an_edit_keeps_secrets_and_what_its_form_cannot_show() -> None:
     assert (template.description, template.env["PLAIN"]) == ("changed", "2")
     assert vault.unseal(template.secrets) == {"KEY": "s3cret-value-of-mine"}
     assert template.init_commands == [["echo", "a b"]], "a list of arguments became a shell line"
+    row_taken_out = {"env.key": ["PLAIN"], "env.value": ["2"], "env.kind": ["text"], "_rev": str(template.spec_rev)}
+    assert client.post(path, form | row_taken_out | {"init_commands": ""}).status_code == 303
+    template.refresh_from_db()
+    assert (template.env, vault.unseal(template.secrets)) == ({"PLAIN": "2"}, {})
 
 
 def test_delete_of_something_in_use_says_by_what(world: dict[str, str]) -> None:

@@ -10,7 +10,8 @@ from accounts.models import AuditEntry
 from tests.eventually import eventually
 from tests.factories import Api, make_provider, make_template
 from tests.workspaces.conftest import Process, create, until
-from workspaces.models import Workspace
+from workspaces import services
+from workspaces.models import Workspace, WorkspaceTemplate
 
 
 def test_an_unknown_template_is_named(alice: Api) -> None:
@@ -152,3 +153,13 @@ def test_secrets_of_the_environment_reach_programs_and_nobody_else(process: Proc
     assert answer.json()["stdout"] == "s3cr3t-value-1234 yes mine\n"
     row = Workspace.objects.get(slug=workspace)
     assert "s3cr3t" not in repr([row.env, row.secrets, row.spec])
+
+
+def test_a_sandbox_of_another_kind_is_not_started_even_if_it_was_stored(
+    process: Process, template: Any, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    WorkspaceTemplate.objects.filter(pk=template.pk).update(backend={"kind": "container"})
+    monkeypatch.setattr(services, "refuse_mismatched", lambda _: None)
+    found = until(alice, create(alice), "failed")
+    assert found["phase_reason"] == "start_failed"
+    assert found["phase_detail"] == "The workspace was made for a container provider, and this one is of the kind fake."

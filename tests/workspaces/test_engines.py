@@ -10,8 +10,17 @@ import pytest
 from django.conf import settings
 
 from accounts.models import AuditEntry
-from tests.factories import CONTAINER_CONFIG, Api, api, make_provider, make_template, make_user, make_workspace
-from workspaces.models import WorkspaceProvider
+from tests.factories import (
+    CONTAINER_BACKEND,
+    CONTAINER_CONFIG,
+    Api,
+    api,
+    make_provider,
+    make_template,
+    make_user,
+    make_workspace,
+)
+from workspaces.models import Workspace, WorkspaceProvider, WorkspaceTemplate
 
 TCP = {"kind": "tcp", "url": "tcp://engine.example:2376", "tls": {"ca": "CA", "cert": "CERT", "key": "KEY-0123456789"}}
 
@@ -315,3 +324,42 @@ def test_workspace_names_and_labels_change_and_nothing_else(template: Any, owner
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "env")
     refused = alice.patch(f"workspaces/{row.slug}", {"template_id": "other"})
     assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "template_id")
+
+
+def test_a_provider_keeps_its_kind_while_templates_have_it(
+    engine_socket: str, bob: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise what was described as a container would run on the server itself."""
+    monkeypatch.setattr(settings, "PRIMER_ALLOW_LOCAL", True)
+    assert bob.post("workspace_providers", body(engine_socket)).status_code == 201
+    backend = {"kind": "container", "image": "primer/workspace-runtime:1.0"}
+    for slug in ("one", "two"):
+        made = bob.post("workspace_templates", {"id": slug, "provider_id": "docker-local", "backend": backend})
+        assert made.status_code == 201, made.content
+    local = {"provider": "local", "config": {"kind": "local", "root_path": "/srv/x"}}
+    for method in ("PUT", "PATCH"):
+        answer = bob.call(method, "workspace_providers/docker-local", local)
+        assert (answer.status_code, answer.json()["code"]) == (409, "in_use"), answer.content
+        assert answer.json()["detail"] == "Provider docker-local is used by templates: one, two."
+    assert WorkspaceProvider.objects.get().provider == "container"
+    for slug in ("one", "two"):
+        assert bob.delete(f"workspace_templates/{slug}").status_code == 204
+    assert bob.put("workspace_providers/docker-local", local).status_code == 200
+
+
+def test_no_workspace_is_made_of_a_template_whose_provider_is_of_another_kind(template: Any, alice: Api) -> None:
+    WorkspaceTemplate.objects.filter(pk=template.pk).update(backend=CONTAINER_BACKEND)  # as an earlier version left it
+    answer = alice.post("workspaces", {"template_id": "plain"})
+    assert (answer.status_code, answer.json()["code"]) == (409, "conflict"), answer.content
+    assert "describes a container sandbox, and its provider fake is of the kind fake" in answer.json()["detail"]
+    assert not Workspace.objects.exists()
+
+
+def test_a_file_in_a_change_is_whole_as_in_a_new_template(template: Any, bob: Api) -> None:
+    """A PATCH leaves out fields of the template, not of the files in it."""
+    answer = bob.patch("workspace_templates/plain", {"files": [{"path": "a.txt", "content": "x"}]})
+    assert answer.status_code == 200, answer.content
+    assert answer.json()["files"] == [{"path": "a.txt", "content": "x", "mode": "0644"}]
+    answer = bob.patch("workspace_templates/plain", {"files": [{"content": "x"}]})
+    assert answer.status_code == 422, answer.content
+    assert answer.json()["errors"] == [{"field": "files[0].path", "message": "is required"}]

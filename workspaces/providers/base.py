@@ -109,6 +109,7 @@ class SandboxSpec:
     workdir: str = "/workspace"
     start_timeout_s: float = 60.0
     fresh: bool = True  # False: the files must be there already, else DataLost and never a silently empty volume
+    kind: str = ""  # of the backend it describes; "" is a spec of no template, which any provider takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,13 @@ class Provider(ABC):
 
     async def fetch_image(self, spec: SandboxSpec) -> None:
         """Brings the image to the engine and takes its time; the caller has the deadline. `ImageNotFound` when it cannot be had."""
+
+    def refuse_other_kind(self, spec: SandboxSpec) -> None:
+        """Raises `StartFailed` for a spec of another kind: what was meant for a container must not run on the host."""
+        if spec.kind not in ("", self.kind):
+            raise StartFailed(
+                f"The workspace was made for a {spec.kind} provider, and this one is of the kind {self.kind}."
+            )
 
     @abstractmethod
     async def start(self, spec: SandboxSpec) -> Ref:

@@ -80,6 +80,7 @@ class ContainerProvider(Provider):
     # -- start ---------------------------------------------------------------------------------------------------
 
     async def start(self, spec: SandboxSpec) -> Ref:
+        self.refuse_other_kind(spec)
         lock = self._locks.setdefault(spec.workspace_id, asyncio.Lock())
         try:
             async with lock, asyncio.timeout(spec.start_timeout_s):

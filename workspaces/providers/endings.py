@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 EVENTS_KEPT: Final = 256  # how many events an engine remembers; a restart empties its memory
 KILLED: Final = 137
+NEAR_NS: Final = 3_000_000_000
 SENTENCES: Final = {
     "out_of_memory": "The sandbox used more memory than it has, and the kernel ended all of it.",
     "engine_restart": "The container engine was stopped or restarted, and the sandbox with it.",
@@ -31,22 +32,30 @@ async def why(engine: Engine, container: dict[str, Any], volume: dict[str, Any])
         reason = "exited"
     else:
         identity = container["Id"]
-        restarted = await engine.run(lambda client: engine_restarted(client, identity))
-        reason = "engine_restart" if restarted else "killed"
+        reason = await engine.run(lambda client: why_killed(client, identity))
     in_memory = (volume.get("Options") or {}).get("type") == "tmpfs"
     files = "Its files were in memory and went with it." if in_memory else "The files are still there."
     return reason, f"{SENTENCES[reason].format(code=code)} {files}"
 
 
-def engine_restarted(client: APIClient, container_id: str) -> bool:
-    """Whether the container's end is older than the engine: the engine that ended it would remember that.
+def why_killed(client: APIClient, container_id: str) -> str:
+    """The word for a kill, from the events that the engine remembers. Runs in the engine's thread.
 
-    False when the memory is full, since the event may have been pushed out. Runs in the engine's thread.
+    Its flag for memory is lost when it hears of the end before it hears of the reason: the event is still there. And an
+    end that it does not remember at all is older than itself, unless its memory is full.
     """
     stream = client.events(since=0, until=int(time.time()) + 1, decode=True)
     try:
         events = list(itertools.islice(stream, EVENTS_KEPT))
     finally:
         stream.close()
-    ended = any(event.get("Action") == "die" and event.get("id") == container_id for event in events)
-    return not ended and len(events) < EVENTS_KEPT
+    mine = [event for event in events if event.get("id") == container_id]
+    ends = [event for event in mine if event.get("Action") == "die"]
+    if any(_near(ends, event) for event in mine if event.get("Action") == "oom"):
+        return "out_of_memory"
+    return "killed" if ends or len(events) >= EVENTS_KEPT else "engine_restart"
+
+
+def _near(ends: list[dict[str, Any]], event: dict[str, Any]) -> bool:
+    """Whether the last end came with this event: the memory that ran out long before may have cost a program only."""
+    return bool(ends) and abs(ends[-1].get("timeNano", 0) - event.get("timeNano", 0)) < NEAR_NS

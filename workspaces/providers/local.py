@@ -72,6 +72,7 @@ class LocalProvider(Provider):
         return ImageCheck(True, detail=detail, limits=dict(ENFORCES), reasons=dict.fromkeys(ENFORCES, why))
 
     async def start(self, spec: SandboxSpec) -> Ref:
+        self.refuse_other_kind(spec)
         place = self._home.directory(spec.workspace_id)
         try:
             async with asyncio.timeout(spec.start_timeout_s):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -21,6 +22,7 @@ class Networks:
     def __init__(self, engine: Engine, instance_id: str) -> None:
         self._engine = engine
         self._instance_id = instance_id
+        self._first = asyncio.Lock()
 
     async def ensure(self, spec: SandboxSpec, undo: list[Undo]) -> None:
         """The network that the spec's container will name exists; appends to `undo` what this call made."""
@@ -28,7 +30,8 @@ class Networks:
         if mode == spec.workspace_id:
             await self._internal(spec, undo)
         elif mode != "none":
-            await self._egress()
+            async with self._first:  # while there are two of the name, a container that names it does not start
+                await self._egress()
 
     async def _egress(self) -> None:
         """One bridge per instance; it stays. The engine's check for a second one of the name has a race, so we look again."""
@@ -39,9 +42,7 @@ class Networks:
             await self._create(manifests.egress_network_body(self._instance_id))
         _, *surplus = await self._own(name)
         for network in surplus:
-            await self.remove(
-                network["Id"]
-            )  # unused: whoever asks by name meets the oldest or an error, and tries again
+            await self.remove(network["Id"])  # another process made it at the same time; it is unused
 
     async def _internal(self, spec: SandboxSpec, undo: list[Undo]) -> None:
         if await self._own(spec.workspace_id):
