@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import stat
 from collections.abc import Mapping
@@ -118,8 +119,15 @@ def server_url(text: str) -> str:
 
 
 def is_loopback(server: str) -> bool:
+    """Whether the address is of this machine by itself: a name that merely begins like one belongs to anybody."""
     host = urlsplit(server).hostname or ""
-    return host in ("localhost", "::1") or host.startswith("127.")
+    if host == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return (getattr(address, "ipv4_mapped", None) or address).is_loopback
 
 
 def resolve(config: ConfigFile, flags: Mapping[str, Any], env: Mapping[str, str]) -> Settings:

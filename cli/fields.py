@@ -19,7 +19,7 @@ _LIMITS: Final[dict[str, Words]] = {
 }
 _ENV: Final[dict[str, Words]] = {
     "env": ("Variables of each command in the sandbox.", {"LANG": "C.UTF-8", "API_KEY": {"secret": "…"}}),
-    "env.NAME": ("Text, or a mapping with `secret`: then no read shows it.", "C.UTF-8"),
+    "env.NAME": ("Text, or a mapping with `secret`: no read shows it, left out it stays, null removes it.", "C.UTF-8"),
     "env.NAME.secret": ("The value; write-only.", "s3cret"),
 }
 

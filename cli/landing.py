@@ -21,7 +21,10 @@ from cli.output import inert
 MAX_BYTES = 1024**3
 MAX_FILES = 100_000
 _NAME_BYTES = 255
+_PATH_BYTES, _PATH_PARTS = 4096, 256  # of one path below the target
+_SHOWN = 200  # characters of a path that is too long
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW
 _FILE_MODE, _PROGRAM_MODE = 0o644, 0o755
 # What the server says of its archive: links and the like were never meant to arrive, the others were.
 _SPECIAL = {"symlink": "a link", "other": "not a regular file"}
@@ -37,8 +40,8 @@ _WORTHLESS = ("shrunk", "failed")  # such a file is in the archive, filled up
 
 @dataclass
 class Landing:
-    """Limits and outcome of one download: bytes and members that came, members on the disk, and
-    what was left out, each as a sentence.
+    """Limits and outcome of one download: bytes that came, of what was left out too; members that came, and directories
+    made for them; members on the disk; and what was left out, each as a sentence.
 
     `lost` of those left out are no links or devices: somebody meant them to arrive.
     """
@@ -191,7 +194,7 @@ def _heed(base: int, landing: Landing) -> None:
         landing.lost += why not in _SPECIAL
         if why in _WORTHLESS and path in landing.placed:  # never one that was here before
             landing.arrived -= 1
-            with suppress(OSError), _below(base, path.split("/")[:-1]) as directory:
+            with suppress(OSError), _below(base, path.split("/")[:-1], landing.member) as directory:
                 os.unlink(path.rpartition("/")[2], dir_fd=directory)
     if count > len(named):
         landing.skipped.append(f"skipped {count - len(named)} more")
@@ -200,16 +203,16 @@ def _heed(base: int, landing: Landing) -> None:
 
 def _place_one(base: int, member: Member, landing: Landing) -> None:
     reason, parts = vetted(member)
-    shown = member.name
+    shown = member.name if len(member.name) <= _PATH_BYTES else member.name[:_SHOWN] + "…"
     if reason:
         landing.skipped.append(f"skipped {shown}: {reason}")
         return
     try:
-        if member.kind == "dir":
-            with _below(base, parts):
-                landing.arrived += 1
+        with _below(base, parts[:-1], landing.member) as directory:
+            if member.kind == "dir":
+                with _below(directory, parts[-1:], lambda: None):  # the member itself, which is counted
+                    landing.arrived += 1
                 return
-        with _below(base, parts[:-1]) as directory:
             _refuse_existing(directory, parts[-1], member.name, landing.force)
             mode = _PROGRAM_MODE if member.program else _FILE_MODE
             _write(directory, parts[-1], member.pieces(), mode=mode, landing=landing, shown=shown)
@@ -234,6 +237,8 @@ def vetted(member: Member) -> tuple[str, list[str]]:
         return "its path is not portable", []
     if inert(member.name, lines=False) != member.name:
         return "its name holds control characters", []
+    if len(parts) > _PATH_PARTS or len("/".join(parts).encode()) > _PATH_BYTES:
+        return "its path is too long", []
     if any(len(part.encode()) > _NAME_BYTES for part in parts):
         return "its name is too long", []
     if not parts and member.kind == "file":
@@ -242,14 +247,18 @@ def vetted(member: Member) -> tuple[str, list[str]]:
 
 
 @contextmanager
-def _below(base: int, parts: list[str]) -> Iterator[int]:
-    """A descriptor of a directory below `base`, made where missing; a link on the way is an OSError."""
+def _below(base: int, parts: list[str], making: Callable[[], None]) -> Iterator[int]:
+    """A descriptor of a directory below `base`; a link on the way is an OSError. `making` is called before each that is made."""
     current = os.dup(base)
     try:
         for part in parts:
-            with suppress(FileExistsError):
-                os.mkdir(part, 0o755, dir_fd=current)
-            following = os.open(part, os.O_RDONLY | os.O_DIRECTORY | _NO_FOLLOW, dir_fd=current)
+            try:
+                following = os.open(part, _DIRECTORY, dir_fd=current)
+            except FileNotFoundError:
+                making()
+                with suppress(FileExistsError):
+                    os.mkdir(part, 0o755, dir_fd=current)
+                following = os.open(part, _DIRECTORY, dir_fd=current)
             os.close(current)
             current = following
         yield current

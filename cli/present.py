@@ -11,7 +11,7 @@ from typing import Any
 from cli import jsonpath, tables
 from cli.app import App
 from cli.kinds import Kind
-from cli.output import Console
+from cli.output import Console, inert
 from cli.schema import KINDS as SCHEMAS
 from cli.schema import secret_paths
 from cli.text import dig, mapping, size
@@ -69,12 +69,15 @@ def manifest(kind: Kind, item: Item) -> Item:
 
 def editable(kind: Kind, item: Item) -> str:
     """An object as YAML that `apply` takes."""
-    note = f"# apply makes a new {kind.name} of this: the server gives the ids\n" if kind.prefix else ""
-    return note + to_yaml(manifest(kind, item), kind)
+    if not kind.prefix:
+        return to_yaml(manifest(kind, item), kind)
+    note = f"# apply makes a new {kind.name} of this: the server gives the ids\n"
+    return note + to_yaml(manifest(kind, item), kind, why="left out; a new one has it only from its template")
 
 
-def to_yaml(value: Item, kind: Kind | None, width: int = 110) -> str:
-    """YAML text in lines of about `width`; with a kind, secrets of its spec become comments, so that `apply` keeps what is stored."""
+def to_yaml(value: Item, kind: Kind | None, width: int = 110, why: str = "left out; apply keeps it") -> str:
+    """YAML text in lines of about `width`; with a kind, secrets of its spec become comments, so that `apply` keeps what is
+    stored; `why` says in them what becomes of it."""
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -87,32 +90,57 @@ def to_yaml(value: Item, kind: Kind | None, width: int = 110) -> str:
     Dumper.add_representer(str, text)
     value, notes = copy.deepcopy(value), dict[str, str]()
     if kind is not None:
-        _mark_secrets(kind, value["spec"], notes)
+        _mark_secrets(kind, value["spec"], notes, why)
     dumped = str(yaml.dump(value, Dumper=Dumper, sort_keys=False, allow_unicode=True, width=width))
-    lines = [_comment(line, notes) for line in dumped.splitlines()]
+    lines = [_comment(line, notes) for line in dumped.removesuffix("\n").split("\n")]
     return "".join(line + "\n" for line in lines)
 
 
-def _mark_secrets(kind: Kind, spec: Item, notes: dict[str, str]) -> None:
-    for path in secret_paths(SCHEMAS[kind.name], spec):
-        place: Any = spec
-        for step in path[:-1]:
-            place = place[step]
-        stored = place[path[-1]]
+def _mark_secrets(kind: Kind, spec: Item, notes: dict[str, str], why: str) -> None:
+    """Puts marks where secrets stand, `mark: mark`; a mapping of nothing else becomes a mark, as it must not be null."""
+    found = secret_paths(SCHEMAS[kind.name], spec)
+    for *above, name in found:
+        place = _at(spec, above)
+        stored = place[name]
         if not isinstance(stored, dict) or not stored.get("set"):
-            place.pop(path[-1])
+            place.pop(name)
             continue
-        # A random mark: no text of the server can stand where one of ours does.
+        # Random, and the key too: no text of the server can stand where a mark does, nor bend the line it is on.
         mark = "secret" + secrets.token_hex(16)
-        ends = f", ends in {stored['last4']}" if stored.get("last4") else ""
-        notes[mark] = f"# {path[-1]}: set{ends} (left out; apply keeps it)"
-        place[path[-1]] = mark
+        ends = f", ends in {last4(stored)}" if stored.get("last4") else ""
+        notes[mark] = f"# {inert(str(name), lines=False)}: set{ends} ({why})"
+        items = [(mark, mark) if key == name else (key, value) for key, value in place.items()]
+        place.clear()
+        place.update(items)
+    for holder in {path[:-1]: None for path in found if len(path) > 1}:
+        *above, name = holder
+        place = _at(spec, holder)
+        if place and all(key in notes for key in place):
+            mark = "secret" + secrets.token_hex(16)
+            notes[mark] = "\n".join(notes[key] for key in place)
+            _at(spec, above)[name] = mark
+
+
+def _at(tree: Any, path: Sequence[str | int]) -> Any:
+    for step in path:
+        tree = tree[step]
+    return tree
+
+
+def last4(stored: Item) -> str:
+    """The end of a secret as a server tells it, on one line, whatever the server says."""
+    return inert(str(stored["last4"])[:4], lines=False)
 
 
 def _comment(line: str, notes: dict[str, str]) -> str:
-    for mark, note in notes.items():
+    """The line, or the comments that stand for it."""
+    bare = line.lstrip(" ")
+    indent = line[: len(line) - len(bare)]
+    if (alone := notes.get(bare.partition(":")[0])) is not None:
+        return indent + alone
+    for mark, several in notes.items():
         if line.endswith(mark):
-            return line[: len(line) - len(line.lstrip())] + note
+            return "\n".join([line.removesuffix(mark) + "{}", *(f"{indent}  {note}" for note in several.split("\n"))])
     return line
 
 

@@ -49,7 +49,8 @@ def _kind(name: str) -> Schema:
 ID: Final = _text(pattern=SLUG, description="lower-case letters, digits and dashes, at most 63")
 LABELS: Final = _map(_text())
 SECRET: Final = _text(**{"x-secret": True, "nullable": True})
-ENV: Final = _map({"oneOf": [_text(), _object({"secret": SECRET}, ("secret",))]})
+_ENV_SECRET: Final = _object({"secret": _text(**{"x-secret": True})}, ("secret",), **{"x-secret": True})
+ENV: Final = _map({"oneOf": [_text(), _ENV_SECRET], "nullable": True})
 SECONDS: Final = {"type": "number", "exclusiveMinimum": 0}
 YEAR_S: Final = 365 * 86400
 DESCRIPTION: Final = _text(default="")
@@ -319,9 +320,13 @@ def child(schema: Schema, key: str | int, value: Any = None) -> Schema | None:
 
 
 def secret_paths(schema: Schema, value: Any, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
-    """Where in `value` secrets stand, as paths of keys."""
+    """Where in `value` secrets stand, as paths of keys: of `{secret: text}` that of the mapping, which a read masks whole."""
     if schema.get("x-secret"):
         return [path]
+    if "oneOf" in schema:
+        shape = "object" if isinstance(value, dict) else "array" if isinstance(value, list) else ""
+        fitting = [option for option in schema["oneOf"] if option.get("type") == shape]
+        return [found for option in fitting for found in secret_paths(option, value, path)]
     found: list[tuple[str | int, ...]] = []
     pairs = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, below in pairs:

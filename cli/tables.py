@@ -52,7 +52,7 @@ def _verdict(item: Item) -> Any:
 
 def _key(item: Item) -> str:
     if dig(item, "config.api_key.set"):
-        return f"****{dig(item, 'config.api_key.last4', '')}"
+        return f"****{str(dig(item, 'config.api_key.last4', ''))[:4]}"
     variable = dig(item, "config.api_key_env")
     return f"env {variable}" if variable else ""
 

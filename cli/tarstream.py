@@ -16,6 +16,7 @@ from cli.errors import CliError
 BLOCK = 512
 PIECE = 256 * 1024
 MAX_HEADER = 1024 * 1024  # of what describes one member
+MAX_PADDING = 64 * 1024  # behind the end; a tar fills up its last record of 10 KiB
 _LINKS = b"12"
 _FILES = b"0\0" + b"7"
 
@@ -51,10 +52,11 @@ class Reader:
         return b"".join(parts)
 
     def drain(self) -> None:
-        """Takes what follows the archive, so that the connection ends as the server meant it."""
+        """Takes the padding behind the archive, so that the connection ends as the server meant it. More is left unread."""
+        left = MAX_PADDING - len(self._held)
         self._held = memoryview(b"")
-        for _ in self._pieces:
-            pass
+        while left > 0 and (piece := next(self._pieces, None)) is not None:
+            left -= len(piece)
 
 
 @dataclass
@@ -78,15 +80,19 @@ class TarMember:
             self._left -= len(part)
             yield bytes(part)
 
-    def skip(self) -> None:
-        """What was not read of it."""
+    def skip(self, count: Callable[[int], None]) -> None:
+        """What was not read of it; `count` is told its bytes first, so that a limit ends it before they are waited for."""
+        count(self._left)
         left, self._left, self._padding = self._left + self._padding, 0, 0
         while left:
             left -= len(self.reader.some(min(left, PIECE)))
 
 
 def members(reader: Reader, count: Callable[[int], None]) -> Iterator[TarMember]:
-    """The members in order; `count` is told the bytes of headers beyond the usual block. Broken for what is no archive."""
+    """The members in order; `count` is told the bytes of headers beyond the usual block, and of content that nobody read.
+
+    Broken for what is no archive.
+    """
     records: dict[str, bytes] = {}
     while True:
         block = reader.read(BLOCK)
@@ -108,7 +114,7 @@ def members(reader: Reader, count: Callable[[int], None]) -> Iterator[TarMember]
         member = _member(reader, block, kind, size, records)
         records = {}
         yield member
-        member.skip()
+        member.skip(count)
 
 
 def _member(reader: Reader, block: bytes, kind: bytes, size: int, records: dict[str, bytes]) -> TarMember:

@@ -15,7 +15,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from primer_site.errors import Conflict, Invalid
 from primer_site.home import FILE_MODE
@@ -28,12 +28,28 @@ NAMES = (DATABASE, *KEYS)  # in this order, after the manifest
 MANIFEST_BYTES = 64 * 1024
 KEY_BYTES = 64 * 1024
 PIECE = 1024 * 1024
+# Headers before headers, as long as they say, which tarfile reads whole. A backup has none of them.
+_EXTENSIONS = (
+    tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE,
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.GNUTYPE_SPARSE,
+)  # fmt: skip
 
 
 class Damaged(Invalid):
     """The file is not a whole backup of Primer."""
 
     hint = "Nothing was changed. Take another backup file."
+
+
+class PlainHeader(tarfile.TarInfo):
+    """A header that is one block; one that announces more raises `Damaged` before any of that is read."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENSIONS:
+            raise Damaged("The file is not a backup of Primer: it has headers in it that a backup does not have.")
+        return header
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +147,7 @@ def opened(source: Path) -> Iterator[tuple[Manifest, Iterator[tuple[Part, IO[byt
     """
     try:
         with _regular(source) as file, gzip.GzipFile(fileobj=file) as plain:
-            with tarfile.open(fileobj=plain, mode="r|") as archive:
+            with tarfile.open(fileobj=plain, mode="r|", tarinfo=PlainHeader) as archive:
                 members = iter(archive)
                 manifest = _manifest(_content(archive, next(members, None), MANIFEST, MANIFEST_BYTES).read())
                 yield manifest, _parts(archive, members, manifest)

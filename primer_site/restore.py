@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -14,6 +15,7 @@ from pathlib import Path
 from primer_site import archive, home, report
 from primer_site.archive import DATABASE, KEYS, Damaged, Manifest
 from primer_site.errors import Conflict, PrimerError
+from primer_site.lock import LOCK_FILE, ServerLock
 
 SLACK = 16 * 1024**2  # bytes that a file system needs beside the files themselves
 
@@ -29,7 +31,7 @@ def restore(file: str) -> int:
     directory = home.home_dir()
     _require_empty(directory)
     try:
-        with staging(directory) as stage:
+        with staging(directory) as stage, _locked(directory if stage.parent == directory else stage):
             manifest = _unpack(Path(file), stage)
             _check_database(stage / DATABASE, manifest)
             _publish(stage, directory)
@@ -47,12 +49,32 @@ def restore(file: str) -> int:
     return 0
 
 
-def _require_empty(directory: Path) -> None:
+def _require_empty(directory: Path, besides: tuple[str, ...] = ()) -> None:
     if not directory.exists():
         return
-    if not directory.is_dir() or any(directory.iterdir()):
-        hint = "Set PRIMER_HOME to a new directory, or remove this install first: primer destroy"
-        raise NotEmpty(f"The data directory {directory} is not empty.", hint=hint)
+    if not directory.is_dir() or any(path.name not in besides for path in directory.iterdir()):
+        raise _not_empty(directory)
+
+
+def _not_empty(directory: Path) -> NotEmpty:
+    hint = "Set PRIMER_HOME to a new directory, or remove this install first: primer destroy"
+    return NotEmpty(f"The data directory {directory} is not empty.", hint=hint)
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """No server and no other restore in `directory` meanwhile. The lock moves with a stage that becomes the data directory.
+
+    Of a restore that failed nothing stays, the lock neither. `ServerRuns` when somebody has it.
+    """
+    lock = ServerLock(directory)
+    try:
+        yield
+    except BaseException:
+        (directory / LOCK_FILE).unlink(missing_ok=True)
+        raise
+    finally:
+        lock.release()
 
 
 @contextlib.contextmanager
@@ -116,12 +138,42 @@ def _known_migrations() -> set[tuple[str, str]]:
 
 
 def _publish(stage: Path, directory: Path) -> None:
-    if stage.parent != directory:
-        with contextlib.suppress(OSError):
-            stage.rename(directory)  # also onto an empty directory
-            return
-        directory.mkdir(exist_ok=True, mode=home.DIRECTORY_MODE)
+    """Whoever put something into the data directory since it was found empty keeps it: then `NotEmpty`."""
+    if stage.parent == directory:
+        _fill(stage, directory)
+        return
+    try:
+        stage.rename(directory)  # also onto an empty directory, never onto one with anything in it
+    except OSError as exc:
+        if exc.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+            raise _not_empty(directory) from exc
+        with _locked(directory):  # a mount that does not look like one
+            _fill(stage, directory)
+
+
+def _fill(stage: Path, directory: Path) -> None:
+    _require_empty(directory, besides=(LOCK_FILE, stage.name))
     directory.chmod(home.DIRECTORY_MODE)
-    # The database first: without the instance id, which comes last, every command refuses to work on it.
-    for name in (DATABASE, *KEYS):
-        shutil.move(stage / name, directory / name)
+    placed: list[Path] = []
+    try:
+        # The database first: without the instance id, which comes last, every command refuses to work on it.
+        for name in (DATABASE, *KEYS):
+            _move(stage / name, directory / name)
+            placed.append(directory / name)
+    except BaseException as exc:
+        for path in placed:
+            path.unlink(missing_ok=True)
+        if isinstance(exc, FileExistsError):
+            raise _not_empty(directory) from exc
+        raise
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)  # fails when somebody made the target meanwhile: keys are made without the lock
+    except FileExistsError:
+        raise
+    except OSError:  # another file system, or one without hard links
+        if os.path.lexists(target):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from None
+        shutil.move(source, target)

@@ -89,7 +89,7 @@ def _filled(schema: Schema, given: Any, stored: Any) -> Any:
     if isinstance(given, int) and isinstance(stored, float) and given == stored:
         return stored  # 1 and 1.0 are the same number
     if not isinstance(given, dict) or not properties(schema, given):
-        return given
+        return _with_secrets(schema, given, stored)
     known = properties(schema, given)
     held = stored if isinstance(stored, dict) else {}
     result = {}
@@ -98,9 +98,19 @@ def _filled(schema: Schema, given: Any, stored: Any) -> Any:
             result[name] = _filled(below, given[name], held.get(name))
         elif below.get("x-secret") or held.get(name) in _EMPTY:
             result |= {name: held[name]} if name in held else {}
+        elif not properties(below) and secret_paths(below, held[name]):
+            result[name] = _with_secrets(below, {}, held[name])
         elif "default" in below:
             result[name] = copy.deepcopy(below["default"])
     return result
+
+
+def _with_secrets(schema: Schema, given: Any, stored: Any) -> Any:
+    """A mapping of the caller's own names, env: stored secrets that it leaves out stay, null removes one."""
+    if not isinstance(given, dict) or not isinstance(stored, dict):
+        return given
+    held = {path[0]: stored[path[0]] for path in secret_paths(schema, stored) if len(path) == 1}
+    return {name: value for name, value in (held | given).items() if value is not None or name not in held}
 
 
 def _spec(kind: Kind, item: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +119,7 @@ def _spec(kind: Kind, item: dict[str, Any]) -> dict[str, Any]:
     for path in secret_paths(SCHEMAS[kind.name], spec):
         place = value_at(spec, path[:-1])
         held = place.pop(path[-1])
-        if isinstance(held, str) or (isinstance(held, dict) and held.get("set")):
+        if isinstance(held, str) or (isinstance(held, dict) and (held.get("set") or "secret" in held)):
             place[path[-1]] = _SET
     return spec
 

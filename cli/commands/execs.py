@@ -19,6 +19,7 @@ from cli.text import age, local_time, seconds, size
 from cli.verdict import kept_words
 
 DEFAULT_LIMIT = 500
+COMMAND_CHARS = 120
 _HEADER = ["ID", "COMMAND", "ENDED", "EXIT", "TOOK", "BYTES", "SURVIVORS"]
 _MORE = ["STARTED", "SESSION", "CWD"]
 
@@ -59,6 +60,12 @@ def workspace_execs(app: App, *, name: str, running: bool, limit: int) -> None:
         app.console.info("more exist: --limit 0 for all")
 
 
+def _words(argv: list[Any]) -> str:
+    """The command as one would type it; its beginning where it is a whole program: `-o json` has all of it."""
+    text = shlex.join(str(one)[: 2 * COMMAND_CHARS] for one in argv[:COMMAND_CHARS])
+    return text if len(text) <= COMMAND_CHARS else text[:COMMAND_CHARS] + "…"
+
+
 def _row(app: App, item: Item, wide: bool) -> list[str]:
     argv, survivors = item.get("argv"), item.get("survivors")
     ended = item.get("ended_by") or ("running" if item.get("state") == "running" else "")
@@ -70,7 +77,7 @@ def _row(app: App, item: Item, wide: bool) -> list[str]:
     counts = [item.get(key) for key in ("stdout_bytes", "stderr_bytes")]
     row = [
         str(item.get("id")),
-        shlex.join(map(str, argv)) if isinstance(argv, list) else "",
+        _words(argv) if isinstance(argv, list) else "",
         str(ended),
         "" if code is None else str(code),
         took_words,

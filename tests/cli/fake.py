@@ -14,6 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from tests.cli.stored_env import with_stored_env
+
 TOKEN = "secret-token-0123456789"
 WS = "ws-1a2b3c4d5e6f7081"
 SESS = "sess-4be0c1d2e3f40516"
@@ -169,11 +171,11 @@ class Primer:
         if request.method == "GET" and request.headers.get("if-none-match") == etag:
             return Answer(304, None, {"ETag": etag})
         if request.method in ("PUT", "PATCH"):
-            changed = any(item.get(key) != value for key, value in request.json.items())
+            body = request.json | with_stored_env(item, request.json, whole=request.method == "PUT")
+            changed = any(item.get(key) != value for key, value in body.items())
             if request.query.get("dry_run") == ["true"]:
-                after = f'"{self.versions.get(name, 1) + changed}.1"'
-                return Answer(200, {**item, **request.json}, {"ETag": after})
-            item.update(request.json)
+                return Answer(200, {**item, **body}, {"ETag": f'"{self.versions.get(name, 1) + changed}.1"'})
+            item.update(body)
             self.versions[name] = self.versions.get(name, 1) + changed
         if name in self.deleting:
             self.deleting[name] += 1

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from cli.errors import CliError
 from cli.landing import Landing, extract, place
-from cli.tarstream import BLOCK, MAX_HEADER, Broken, Reader, TarMember, members
+from cli.tarstream import BLOCK, MAX_HEADER, MAX_PADDING, Broken, Reader, TarMember, members
 from tests.cli.conftest import Cli
 from tests.cli.fake import WS, Primer
 from tests.cli.test_files import archive, directory, get, member, serve, serve_bytes
@@ -283,3 +283,77 @@ def test_force_replaces_files_and_neither_links_nor_directories(cli: Cli, primer
 def test_the_note_of_a_directory_that_is_not_the_last_is_no_note(cli: Cli, primer: Primer) -> None:
     serve(primer, (directory("sub", '{"left_out_count": 9}'), b""), (member("sub/a", b"A"), b"A"))
     assert get(cli, "dir", "-O", "here") == (0, "saved here (2 entries)\n")
+
+
+# what is made and read for what is left out
+
+
+def test_directories_that_only_a_path_names_count_as_members() -> None:
+    deep = "/".join(["d"] * 200)
+    with pytest.raises(CliError, match="more than 10 files came"):
+        extract(cut(archive((member(f"{deep}/file", b"x"), b"x")), 999), "here", Landing(max_files=10))
+    assert len(list(Path("here").rglob("*"))) == 9, "the member itself is one of the ten"
+
+
+def test_a_tree_as_large_as_the_limit_fits_with_its_directories_named_or_not() -> None:
+    named = [(directory("a"), b""), (directory("a/b"), b""), (member("a/b/file", b"x"), b"x")]
+    for number, entries in enumerate((named, named[2:])):
+        landing = Landing(max_files=3)
+        extract(cut(archive(*entries), 999), f"here{number}", landing)
+        assert Path(f"here{number}/a/b/file").read_bytes() == b"x"
+        assert landing.files == 3
+
+
+@pytest.mark.parametrize("name", ["d/" * 20_000, "d/" * 257 + "x", "/".join(["n" * 200] * 25)])
+@pytest.mark.parametrize("kind", [tarfile.REGTYPE, tarfile.DIRTYPE])
+def test_a_path_that_is_too_long_is_left_out_by_a_short_name(name: str, kind: bytes) -> None:
+    landing = Landing()
+    extract(cut(archive((member(name, kind=kind), b""), (member("good", b"g"), b"g")), 999), "here", landing)
+    assert os.listdir("here") == ["good"]
+    assert [line.endswith(": its path is too long") and len(line) < 5000 for line in landing.skipped] == [True]
+
+
+@pytest.mark.parametrize(("kind", "name"), [(b"0", b"../evil"), (b"0", b"/abs"), (b"S", b"sparse"), (b"9", b"odd")])
+def test_the_content_of_what_is_left_out_meets_the_limit_before_it_is_read(kind: bytes, name: bytes) -> None:
+    def stream() -> Iterator[bytes]:
+        yield header(kind, 8**11 - 1, name)
+        raise AssertionError("read on")
+
+    with pytest.raises(CliError, match="more than 1000000 bytes came"):
+        extract(stream(), "here", Landing(max_bytes=1_000_000))
+
+
+def test_the_contents_of_many_that_are_left_out_add_up() -> None:
+    with pytest.raises(CliError, match="more than 1000000 bytes came"):
+        extract(endless_evil(), "here", Landing(max_bytes=1_000_000))
+    landing = Landing(max_bytes=30)
+    entries = [(member("../evil", b"x" * 10), b"x" * 10), (member("good", b"y" * 20), b"y" * 20)]
+    extract(cut(archive(*entries), 999), "there", landing)
+    assert (landing.written, os.listdir("there")) == (30, ["good"])
+
+
+def endless_evil() -> Iterator[bytes]:
+    while True:
+        yield header(b"0", 100_000, b"../evil") + bytes(100_000 + -100_000 % BLOCK)
+
+
+def test_the_rest_of_a_file_that_could_not_be_written_counts() -> None:
+    Path("here/file").mkdir(parents=True)
+    with pytest.raises(CliError, match="more than 1000 bytes came"):
+        extract(cut(archive((member("file", b"x" * 2000), b"x" * 2000)), 999), "here", Landing(max_bytes=1000))
+
+
+def test_what_follows_the_end_is_read_for_a_few_blocks_only() -> None:
+    taken = 0
+
+    def stream() -> Iterator[bytes]:
+        nonlocal taken
+        yield archive((member("a", b"A"), b"A"))
+        while True:
+            taken += BLOCK
+            assert taken <= 2 * MAX_PADDING, "it reads on"
+            yield bytes(BLOCK)
+
+    extract(stream(), "here", Landing())
+    assert Path("here/a").read_bytes() == b"A"
+    assert taken > 0

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cli import causes
+from cli.config import is_loopback
 from cli.output import Console
 from cli.versions import WARNING
 from tests.cli.conftest import Cli
@@ -249,3 +250,21 @@ def test_bare_primectl_is_shorter_than_its_help_and_names_every_command(cli: Cli
 def test_without_utf8_our_own_words_are_ascii(cli: Cli) -> None:
     assert cli("get", "--help", LANG="C").out.isascii()
     assert cli("session", "run", "--help", LANG="C.UTF-8").text != ""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1:8000", "127.9.8.7", "localhost", "LOCALHOST:1", "[::1]:8000", "[::ffff:127.0.0.1]"])  # fmt: skip
+def test_this_machine_is_loopback(host: str) -> None:
+    assert is_loopback(f"http://{host}")
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["127.evil.example", "127.0.0.1.evil.example", "localhost.evil.example", "127.", "128.0.0.1", "0.0.0.0", "[::2]", "[::ffff:10.0.0.1]"],
+)  # fmt: skip
+def test_a_name_that_looks_like_loopback_is_not(host: str) -> None:
+    assert not is_loopback(f"http://{host}:8000")
+
+
+def test_a_token_for_a_name_that_looks_like_loopback_is_warned_about(cli: Cli) -> None:
+    err = cli("whoami", "--server", "http://127.evil.invalid:9", "--token", TOKEN, "--request-timeout", "2s").err
+    assert "warning: http://127.evil.invalid:9 is not encrypted" in err

@@ -14,6 +14,7 @@ import pytest
 
 from primer_site import archive
 from primer_site.archive import KEYS, NAMES
+from primer_site.lock import LOCK_FILE
 from tests.eventually import eventually
 from tests.server.backups import digest, home, other, prepared, refused, saved, small_disk, users
 from tests.server.primer import Home
@@ -175,7 +176,7 @@ def test_a_mounted_empty_directory_will_do(saved: Path, other: Home) -> None:
         done = other.primer("restore", str(saved))
         assert done.returncode == 0, done.stderr
         assert users(other) == ["admin"]
-        assert sorted(path.name for path in other.data.iterdir()) == sorted(NAMES)
+        assert sorted(path.name for path in other.data.iterdir()) == sorted([*NAMES, LOCK_FILE])
 
 
 def test_a_directory_with_anything_in_it_is_left_alone(saved: Path, other: Home) -> None:

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
 import os
 import socket
 import tarfile
+import tracemalloc
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from primer_site import restore
+from primer_site.archive import Manifest
+from primer_site.lock import ServerLock, ServerRuns
 from tests.server.backups import other, prepared, refusal, refused, saved
 from tests.server.primer import Home
 
@@ -145,3 +150,134 @@ def test_what_is_no_backup_at_all_is_a_sentence(
 ) -> None:
     make(tmp_path / "thing")
     assert refusal(tmp_path / "thing").endswith(".")
+
+
+# -- headers
+
+
+EXTENSIONS = {
+    "pax": tarfile.XHDTYPE, "pax of all": tarfile.XGLTYPE, "pax of Solaris": tarfile.SOLARIS_XHDTYPE,
+    "long name": tarfile.GNUTYPE_LONGNAME, "long link": tarfile.GNUTYPE_LONGLINK, "sparse": tarfile.GNUTYPE_SPARSE,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", [0, 2, 5], ids=["first", "between", "behind"])
+@pytest.mark.parametrize("kind", EXTENSIONS)
+def test_a_header_as_large_as_it_likes_is_refused_before_it_is_read(
+    saved: Path, refusal: Callable[[Path], str], tmp_path: Path, kind: str, place: int
+) -> None:
+    members = unpacked(saved)
+    members.insert(place, entry("header", bytes(16 * 1024**2), type=EXTENSIONS[kind]))
+    packed(tmp_path / "hostile", members)
+    del members
+    tracemalloc.start()
+    try:
+        assert "headers in it that a backup does not have" in refusal(tmp_path / "hostile")
+        assert tracemalloc.get_traced_memory()[1] < 12 * 1024**2
+    finally:
+        tracemalloc.stop()
+
+
+# -- somebody else meanwhile
+
+
+@pytest.fixture(params=["beside", "inside", "a mount that does not look like one"])
+def meanwhile(
+    request: pytest.FixtureRequest, other: Home, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[Callable[[], None]], None]:
+    """Runs something between the check that the data directory is empty and the moment it is filled, for each way to fill it."""
+    monkeypatch.setenv("PRIMER_HOME", str(other.data))
+    check, rename = restore._check_database, Path.rename
+
+    def busy(path: Path, target: Path) -> Path:
+        if path.name.startswith(".primer-restore-"):
+            raise OSError(errno.EBUSY, "Device or resource busy")
+        return rename(path, target)
+
+    if request.param == "inside":
+        other.data.mkdir()
+        monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == other.data)
+    elif request.param != "beside":
+        other.data.mkdir()
+        monkeypatch.setattr(Path, "rename", busy)
+
+    def arrange(act: Callable[[], None]) -> None:
+        def and_act(database: Path, manifest: Manifest) -> None:
+            check(database, manifest)
+            act()
+
+        monkeypatch.setattr(restore, "_check_database", and_act)
+
+    return arrange
+
+
+@pytest.mark.parametrize("name", ["secret-key", "primer.sqlite3", "note"])
+def test_what_somebody_puts_into_the_data_directory_meanwhile_stays_theirs(
+    saved: Path, other: Home, meanwhile: Callable[[Callable[[], None]], None], name: str
+) -> None:
+    def act() -> None:
+        other.data.mkdir(exist_ok=True)
+        (other.data / name).write_text("theirs")
+
+    meanwhile(act)
+    with pytest.raises(restore.NotEmpty):
+        restore.restore(str(saved))
+    assert [path.name for path in other.data.iterdir()] == [name]
+    assert (other.data / name).read_text() == "theirs"
+    assert [path.name for path in other.directory.iterdir()] == ["data"]
+
+
+def test_a_key_that_is_made_while_the_files_are_placed_stays_and_the_restore_is_undone(
+    saved: Path, other: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`primer up` makes missing keys before it takes the lock."""
+    monkeypatch.setenv("PRIMER_HOME", str(other.data))
+    chmod = Path.chmod
+
+    def and_key(path: Path, mode: int) -> None:
+        chmod(path, mode)
+        if path == other.data:
+            (other.data / "secret-key").write_text("theirs")
+
+    monkeypatch.setattr(Path, "chmod", and_key)
+    other.data.mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == other.data)
+    with pytest.raises(restore.NotEmpty):
+        restore.restore(str(saved))
+    assert [path.name for path in other.data.iterdir()] == ["secret-key"]
+
+
+def test_no_server_starts_in_a_directory_that_is_being_filled(
+    saved: Path, other: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIMER_HOME", str(other.data))
+    other.data.mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == other.data)
+    check, refusals = restore._check_database, []
+
+    def and_start(database: Path, manifest: Manifest) -> None:
+        check(database, manifest)
+        with pytest.raises(ServerRuns) as caught:
+            ServerLock(other.data)
+        refusals.append(caught.value.holder.pid)
+
+    monkeypatch.setattr(restore, "_check_database", and_start)
+    assert restore.restore(str(saved)) == 0
+    assert refusals == [os.getpid()]
+    ServerLock(other.data).release()
+
+
+def test_a_server_that_has_just_taken_the_directory_keeps_it(
+    saved: Path, other: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PRIMER_HOME", str(other.data))
+    other.data.mkdir()
+    monkeypatch.setattr(os.path, "ismount", lambda path: Path(path) == other.data)
+    monkeypatch.setattr(restore, "_require_empty", lambda directory: None)  # the server came right behind it
+    server = ServerLock(other.data)
+    try:
+        with pytest.raises(ServerRuns):
+            restore.restore(str(saved))
+        assert [path.name for path in other.data.iterdir()] == ["server.lock"]
+    finally:
+        server.release()
