@@ -44,8 +44,8 @@ def left_on_the_engine(workspace_id: str) -> list[str]:
     client = docker.from_env()
     try:
         label: dict[str, Any] = {"label": f"primer.workspace={workspace_id}"}
-        found = {c.name for c in client.containers.list(all=True, filters=label)}
-        found |= {c.name for c in client.containers.list(all=True, filters={"name": workspace_id})}
+        found = {c.name for c in client.containers.list(all=True, filters=label, ignore_removed=True)}
+        found |= {c.name for c in client.containers.list(all=True, filters={"name": workspace_id}, ignore_removed=True)}
         found |= {v.name for v in client.volumes.list(filters={"name": workspace_id})}
         found |= {v.name for v in client.volumes.list(filters=label)}
         found |= {n.name for n in client.networks.list(filters=label)}

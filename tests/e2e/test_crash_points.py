@@ -66,7 +66,7 @@ def objects_of(live: LiveServer) -> set[str]:
     client = docker.from_env()
     try:
         label: dict[str, Any] = {"label": f"primer.instance={live.instance_id}"}
-        found = {str(c.name) for c in client.containers.list(all=True, filters=label)}
+        found = {str(c.name) for c in client.containers.list(all=True, filters=label, ignore_removed=True)}
         found |= {str(v.name) for v in client.volumes.list(filters=label)}
         return {name for name in found if not name.startswith("primer-runtime-")}
     finally:

@@ -100,7 +100,7 @@ def test_the_test_fixer_makes_the_tests_pass(here: Api) -> None:
 
 @pytest.mark.docker
 @pytest.mark.slow
-def test_the_data_analyst_turns_a_table_into_a_picture(server: LiveServer, api: Api, docker_view: DockerView) -> None:
+def test_the_data_analyst_turns_a_table_into_a_picture(api: Api, docker_view: DockerView) -> None:
     for _ in image.build(tag=DATA_IMAGE, packages=DATA_PACKAGES, engine_url=f"unix://{docker_view.socket_path}"):
         pass
     try:
@@ -118,3 +118,6 @@ def test_the_data_analyst_turns_a_table_into_a_picture(server: LiveServer, api: 
         assert min(struct.unpack(">II", picture[16:24])) >= 300, "a picture of some size"
     finally:
         remove_everything(api)
+        eventually(lambda: api.ok("GET", "workspaces")["total"] == 0, within=60)
+        for path in ("agents/data-analyst", "workspace_templates/data-sandbox", "workspace_providers/docker-local"):
+            assert api.call("DELETE", path).status_code in (204, 404)

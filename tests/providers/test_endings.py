@@ -15,6 +15,8 @@ ID = "c" * 64
 REF = Ref("container", "ws-0123456789abcdef", 1, container_id=ID)
 VOLUME = {"Name": REF.workspace_id, "Labels": {"primer.instance": "inst"}}
 DIED = {"Type": "container", "Action": "die", "id": ID}
+OOM = {"Type": "container", "Action": "oom", "id": ID, "timeNano": 1_000_000_000}
+LATER = {**DIED, "timeNano": 60_000_000_000}
 OTHER = {"Type": "container", "Action": "die", "id": "d" * 64}
 
 
@@ -44,6 +46,8 @@ async def status(tmp_path: Path, state: dict[str, Any], events: list[dict[str, A
         ({"ExitCode": 1}, [DIED], "exited"),
         ({"ExitCode": 0}, [], "exited"),
         ({}, [OTHER, DIED], "killed"),
+        ({}, [DIED, OOM], "out_of_memory"),  # the engine heard of the end first, and lost its flag
+        ({}, [OOM, LATER], "killed"),  # a program was the victim, a minute before
         ({}, [OTHER], "engine_restart"),
         ({}, [], "engine_restart"),
         ({}, [OTHER] * 256, "killed"),

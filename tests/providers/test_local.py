@@ -18,7 +18,7 @@ import pytest
 from primer_site.errors import Invalid
 from tests.eventually import eventually, eventually_async
 from workspaces.execution import ExecRequest
-from workspaces.providers import processes
+from workspaces.providers import processes, provider_class
 from workspaces.providers.base import ChannelClosed, EngineUnavailable, Ref, SandboxSpec, StartFailed, State
 from workspaces.providers.directory import NOBODY, remove_tree
 from workspaces.providers.local import LocalProvider
@@ -220,3 +220,20 @@ async def test_python_is_there_by_that_name_on_any_machine(local: LocalProvider,
     await local.check()
     assert await shell(local, ref, f"{programs}/python -c 'print(1)'") == "1\n"
     assert sorted(entry.name for entry in programs.iterdir()) == ["python", "python3"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "config"),
+    [
+        ("local", "container", {"root_path": "/nowhere"}),
+        ("fake", "container", {"root_path": "/nowhere"}),
+        ("container", "local", {"connection": {"kind": "socket", "socket_path": "/nowhere.sock"}}),
+    ],
+)
+async def test_no_provider_starts_what_was_described_for_another_kind(
+    kind: str, other: str, config: dict[str, object]
+) -> None:
+    provider = provider_class(kind)(config, {}, instance_id="inst")
+    with pytest.raises(StartFailed, match=f"for a {other} provider, and this one is of the kind {kind}"):
+        await provider.start(spec(kind=other))
+    await provider.close()
