@@ -24,7 +24,10 @@ BIN = Path(sys.executable).parent
 PACKAGES = ["primer_site", "accounts", "workspaces", "agents", "sessions_app", "cli", "tests", "benchmarks", "scripts"]
 CLOSING = re.compile(r"^=* ?((?:\d+ [a-z]+, )*\d+ [a-z]+) in ([\d.]+)s.*?=*$")
 SHOWN_LINES = 200  # of a failing stage
-PYTEST = ["pytest", "-p", "no:cacheprovider", "-rs", "--tb=short", "--color=no"]
+PYTEST = ["pytest", "-p", "no:cacheprovider", "-rfEs", "--tb=short", "--color=no"]
+# A parameter in brackets may hold the dash that otherwise begins the reason.
+FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+\.py::[^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
+AGAIN_AT_MOST = 5  # failures that are looked at a second time, alone: more are no accident of a busy machine
 NEEDS = "docker or e2e"
 BY_FILE = ["-n", "2", "--dist", "loadfile"]  # what shares a server or an engine of its own stays together
 REAL = [*PYTEST, *BY_FILE, "-m", f"({NEEDS}) and not browser", "--ignore=tests/contract", "tests"]
@@ -69,11 +72,16 @@ def run(stage: Stage) -> bool:
     stage.log.write_text("")
     codes = [execute(command, stage) for command in stage.commands]
     passed = all(code in (0, NO_TESTS) for code in codes)
-    took = time.monotonic() - began
     text = stage.log.read_text(errors="replace")
+    unsteady = [] if passed or set(codes) - {0, 1, NO_TESTS} else failed(text)
+    if unsteady:
+        passed = execute([*PYTEST, *unsteady], stage) == 0
+    took = time.monotonic() - began
     say(f"{'ok' if passed else 'FAIL':<5}{stage.name:<9} {summary(text)} in {took:.0f} s")
     for line in skipped(text):
         say(f"     {'':<9} skipped {line}")
+    for name in unsteady if passed else []:
+        say(f"     {'':<9} unsteady, passed at the second try: {name}")
     if not passed:
         say("\n".join(["", *text.splitlines()[-SHOWN_LINES:], ""]))
     return passed
@@ -107,6 +115,12 @@ def summary(text: str) -> str:
         if found := CLOSING.match(line):
             return found[1]
     return lines[-1][:100] if lines else "nothing to say"
+
+
+def failed(text: str) -> list[str]:
+    """The tests that failed, when they are few enough to be tried once more, alone; else none."""
+    names = list(dict.fromkeys(FAILED.findall(text)))
+    return names if len(names) <= AGAIN_AT_MOST else []
 
 
 def skipped(text: str) -> list[str]:

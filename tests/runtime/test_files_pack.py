@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.eventually import eventually
+from tests.open_files import open_targets
 from tests.runtime.conftest import Runtime
 from workspaces.archive import archive
 from workspaces.execution import ExecRequest
@@ -249,10 +250,9 @@ async def test_a_client_that_stops_reading_stops_the_walk_and_frees_what_it_held
 async def test_a_client_that_goes_away_while_the_file_is_looked_at_frees_it(sandbox: Sandbox, runtime: Runtime) -> None:
     """The ETag of a file of this size takes the runtime several steps; the client is gone before the last one."""
     (runtime.workdir / "big").write_bytes(b"x" * (16 * 1024 * 1024))
-    held = Path(f"/proc/{runtime.process.pid}/fd")
 
     def count() -> int:
-        return sum(os.readlink(fd).endswith("/big") for fd in held.iterdir() if os.path.lexists(fd))
+        return sum(target.endswith("/big") for target in open_targets(runtime.process.pid))
 
     for _ in range(20):
         opening = asyncio.create_task(sandbox.read_stream("big"))

@@ -80,6 +80,41 @@ def test_a_failing_stage_shows_its_output(tmp_path, monkeypatch, capsys):
     assert "the reason" in capsys.readouterr().out
 
 
+@pytest.fixture
+def stage_of_one(tmp_path, monkeypatch):
+    """A stage whose test fails at its first try; what it does at the second is for the test to say."""
+    script = load("test")
+    monkeypatch.setattr(script, "LOGS", tmp_path)
+    monkeypatch.setattr(script, "BIN", Path("/bin"))
+    first = "echo 'FAILED tests/a.py::test_b[1 - 2] - E'; echo '== 1 failed, 9 passed in 1.00s =='; exit 1"
+
+    def run(second: str) -> bool:
+        monkeypatch.setattr(script, "PYTEST", ["sh", "-c", second, "sh"])
+        return bool(script.run(script.Stage("unit", [["sh", "-c", first]])))
+
+    return run
+
+
+def test_a_test_that_fails_once_is_tried_again_alone_and_named_as_unsteady(stage_of_one, capsys):
+    assert stage_of_one('test "$*" = "tests/a.py::test_b[1 - 2]"') is True
+    out = capsys.readouterr().out
+    assert "1 failed, 9 passed" in out
+    assert "unsteady, passed at the second try: tests/a.py::test_b[1 - 2]" in out
+
+
+def test_a_test_that_fails_twice_fails_the_stage(stage_of_one, capsys):
+    assert stage_of_one("exit 1") is False
+    assert "unsteady" not in capsys.readouterr().out
+
+
+def test_many_failures_are_not_tried_again():
+    text = "".join(f"FAILED tests/a.py::test_{number} - E\n" for number in range(6))
+    assert load("test").failed(text) == []
+    assert load("test").failed(text[: text.index("FAILED tests/a.py::test_5")]) == [
+        f"tests/a.py::test_{n}" for n in range(5)
+    ]
+
+
 def test_an_unknown_stage_is_refused(capsys):
     assert load("test").main(["nothing"]) == 2
     assert "there are: lint, types, unit, contract, e2e" in capsys.readouterr().out

@@ -13,6 +13,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.factories import Api
+from tests.open_files import open_targets
 from tests.workspaces.conftest import sandbox_pid
 from tests.workspaces.test_exec import python, run
 from tests.workspaces.test_files import body_of, files
@@ -229,8 +230,7 @@ def test_modes_of_an_archive_are_plain(running: str, alice: Api) -> None:
 
 def open_files(workspace: str) -> list[str]:
     """Regular files and directories that the runtime of a fake workspace holds open, by name."""
-    folder = Path(f"/proc/{sandbox_pid(workspace)}/fd")
-    targets = [os.readlink(entry) for entry in folder.iterdir() if entry.exists()]
+    targets = open_targets(sandbox_pid(workspace))
     return sorted(Path(target).name for target in targets if "/big" in target or "/tree" in target)
 
 
