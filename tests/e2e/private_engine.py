@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from pathlib import Path
 
 from tests.eventually import eventually
@@ -14,10 +15,11 @@ from tests.eventually import eventually
 class PrivateEngine:
     """`dockerd` with its own data, socket and containerd below one directory; `socket` is what a provider is given."""
 
-    def __init__(self, directory: Path, *, nameserver: str = "") -> None:
-        self.directory = directory
+    def __init__(self, *, nameserver: str = "") -> None:
+        # Not a test's own directory, whose path may be long: a socket of containerd's has room for 104 characters.
+        self.directory = Path(tempfile.mkdtemp(prefix="primer-engine-"))
         self.nameserver = nameserver  # what the engine believes to be its host's resolver; "" leaves the machine's
-        self.socket = directory / "engine.sock"
+        self.socket = self.directory / "engine.sock"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -73,7 +75,7 @@ class PrivateEngine:
         for line in Path("/proc/mounts").read_text().splitlines():
             if (mount := line.split()[1]).startswith(str(self.directory)):
                 subprocess.run(["umount", "-l", mount], check=False)
-        shutil.rmtree(self.directory / "data", ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _is_ours(self, entry: Path) -> bool:
         try:

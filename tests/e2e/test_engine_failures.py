@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -20,10 +19,10 @@ TICKING = "i=0; while [ $i -lt 600 ]; do echo tick $i; i=$((i+1)); sleep 0.1; do
 
 
 @pytest.fixture
-def engine(runtime_image: str, tmp_path: Path) -> Iterator[PrivateEngine]:
+def engine(runtime_image: str) -> Iterator[PrivateEngine]:
     if shutil.which("dockerd") is None:
         unusable("docker", "dockerd is not installed here, so no engine can be stopped")
-    private = PrivateEngine(tmp_path)
+    private = PrivateEngine()
     try:
         private.start()
         private.take_image(runtime_image)

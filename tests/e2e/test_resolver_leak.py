@@ -34,10 +34,10 @@ while True:
 
 
 @pytest.fixture
-def engine(runtime_image: str, tmp_path: Path) -> Iterator[PrivateEngine]:
+def engine(runtime_image: str) -> Iterator[PrivateEngine]:
     if shutil.which("dockerd") is None or shutil.which("nsenter") is None:
         unusable("docker", "dockerd or nsenter is not installed here, so no engine with another resolver can be made")
-    private = PrivateEngine(tmp_path, nameserver="127.0.0.1")
+    private = PrivateEngine(nameserver="127.0.0.1")
     try:
         private.start()
         private.take_image(runtime_image)
