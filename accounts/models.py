@@ -36,6 +36,7 @@ class UserManager(DjangoUserManager["User"]):
 class User(AbstractUser):  # type: ignore[django-manager-missing]  # knox's relation has no types
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.MEMBER)
     last_login_address = models.CharField(max_length=64, blank=True, default="")
+    shortcuts = models.BooleanField(default=True)  # whether the console listens to single keys
 
     objects: ClassVar[UserManager] = UserManager()
 
@@ -73,6 +74,7 @@ class Token(AbstractAuthToken):  # type: ignore[misc]  # knox has no types
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=100)
     scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.WRITE)
+    signed_in = models.BooleanField(default=False)  # bought with a password, see `longest_life_s`
     last_used = models.DateTimeField(null=True, blank=True)
     last_used_address = models.CharField(max_length=64, blank=True, default="")
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import zoneinfo
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, URLResolver, include, path
 from django.utils import timezone
 
-from accounts.models import Role
 from accounts.pages import account, admin
 from accounts.pages.views import failed, page
 from agents.pages.agents import AGENTS
 from agents.pages.llm_providers import LLM_PROVIDERS
-from primer_site import overview, problems, system
+from primer_site import deep_page, overview, palette, problems, system
 from primer_site.errors import Forbidden, Malformed, NotFound, PrimerError
+from primer_site.navigation import makes, role_of, sections
 from sessions_app.pages.sessions import SESSIONS
 from workspaces.pages import execs, files
 from workspaces.pages.providers import PROVIDERS
@@ -37,46 +36,19 @@ HTMX_CONFIG = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    label: str
-    url: str
-    icon: str
-
-
-NAV: tuple[tuple[str, tuple[Entry, ...]], ...] = (
-    ("", (Entry("Overview", "/", "home"),)),
-    ("Workspaces", (
-        Entry("Workspaces", "/workspaces/", "cube"), Entry("Templates", "/workspaces/templates/", "square-3-stack-3d"),
-        Entry("Providers", "/workspaces/providers/", "server-stack"), Entry("Sessions", "/sessions/", "chat-bubble-left-right"))),
-    ("Compute", (Entry("Agents", "/compute/agents/", "command-line"), Entry("LLM providers", "/compute/llm-providers/", "cpu-chip"))),
-    ("Files", (Entry("Files", "/files/", "folder"),)),
-)  # fmt: skip
-ADMIN_NAV = ("Admin", (
-    Entry("Users", "/admin/users/", "users"), Entry("Tokens", "/admin/tokens/", "key"),
-    Entry("Audit log", "/admin/audit/", "clipboard-document-list"), Entry("System", "/admin/system/", "wrench-screwdriver")))  # fmt: skip
-NEW = (
-    ("New session", "/sessions/new/", Role.MEMBER), ("New workspace", "/workspaces/new/", Role.MEMBER),
-    ("New agent", "/compute/agents/new/", Role.MEMBER), ("New template", "/workspaces/templates/new/", Role.ADMIN),
-    ("New provider", "/workspaces/providers/new/", Role.ADMIN), ("New LLM provider", "/compute/llm-providers/new/", Role.ADMIN),
-)  # fmt: skip
-
-
 def frame(request: HttpRequest) -> dict[str, Any]:
     """What every page's frame needs. A context processor; asks the database nothing."""
     theme = request.COOKIES.get("primer_theme", "system")
-    role = getattr(request.user, "role", "") if hasattr(request, "user") else ""
-    sections = [*NAV, *([ADMIN_NAV] if role == Role.ADMIN else [])]
-    entries = [entry.url for _, group in sections for entry in group]
+    found = sections(request)
+    entries = [entry.url for _, group in found for entry in group]
     here = max(
         (url for url in entries if request.path.startswith(url) and (url != "/" or request.path == "/")),
         key=len,
         default="",
     )
-    allowed = {"admin": {Role.MEMBER, Role.ADMIN}, "member": {Role.MEMBER}}.get(role, set())
     return {
-        "nav": sections, "here": here, "theme": theme if theme in account.THEMES else "system", "role": role,
-        "new_menu": [(label, url) for label, url, need in NEW if need in allowed], "htmx_config": HTMX_CONFIG,
+        "nav": found, "here": here, "theme": theme if theme in account.THEMES else "system", "role": role_of(request),
+        "new_menu": makes(request), "htmx_config": HTMX_CONFIG,
     }  # fmt: skip
 
 
@@ -150,12 +122,14 @@ def _is_page(request: HttpRequest) -> bool:
 urls: list[URLPattern | URLResolver] = [
     path("", page(overview.overview), name="overview"),
     path("dismiss/", page(overview.dismiss), name="overview-dismiss"),
+    path("search/", page(palette.search), name="search"),
     *account.urls,
     path("workspaces/templates/", include(TEMPLATES.urls)),
     path("workspaces/providers/", include(PROVIDERS.urls)),
     path("workspaces/<str:id>/exec/", page(execs.console), name="workspace-exec"),
     path("workspaces/<str:id>/exec/<str:exec_id>/", page(execs.one), name="workspace-exec-one"),
     path("workspaces/<str:id>/exec/<str:exec_id>/stop/", page(execs.stop), name="workspace-exec-stop"),
+    path("workspaces/<str:id>/exec/<str:exec_id>/raw/", page(execs.raw), name="workspace-exec-raw"),
     path("workspaces/", include(WORKSPACES.urls)),
     path("sessions/", include(SESSIONS.urls)),
     path("compute/agents/", include(AGENTS.urls)),
@@ -164,5 +138,6 @@ urls: list[URLPattern | URLResolver] = [
     path("files/<str:id>/", page(files.browse), name="files-root"),
     path("files/<str:id>/<path:path>", page(files.browse), name="files-path"),
     path("admin/system/", page(system.system), name="system"),
+    path("admin/system/deep/", page(deep_page.deep_check), name="system-deep"),
     *admin.urls,
 ]

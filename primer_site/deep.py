@@ -35,12 +35,13 @@ def examine(config: dict[str, Any], tag: str = image.TAG) -> list[Finding]:
     """Runs the sandbox on the engine of a container provider's config and returns what it found. Not for an event loop."""
 
     async def collect() -> list[Finding]:
-        return [finding async for finding in _examine(config, tag)]
+        return [finding async for finding in lines(config, tag)]
 
     return asyncio.run(collect())
 
 
-async def _examine(config: dict[str, Any], tag: str) -> AsyncIterator[Finding]:
+async def lines(config: dict[str, Any], tag: str = image.TAG) -> AsyncIterator[Finding]:
+    """The same on an event loop: each finding as soon as it is known. Whoever begins to read reads to the end."""
     from workspaces.providers import provider_class
 
     instance = f"{PREFIX}{secrets.token_hex(8)}"

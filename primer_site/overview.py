@@ -21,7 +21,9 @@ from agents.models import Agent, LLMProvider
 from primer_site import engine
 from sessions_app.models import AgentSession, EndedReason, Status
 from sessions_app.pages.sessions import SESSIONS
+from workspaces import unowned
 from workspaces.models import Health, Phase, Workspace, WorkspaceProvider, WorkspaceTemplate
+from workspaces.providers.base import ImageNotFound
 
 RECENT = 10
 LISTED = 20
@@ -55,7 +57,12 @@ def checklist(user: User) -> list[dict[str, Any]]:
     """The way to a first run; each step is true by facts, never by clicks."""
     provider = WorkspaceProvider.objects.live().filter(health=Health.HEALTHY).exists()
     any_provider = provider or WorkspaceProvider.objects.live().exists()
-    template = WorkspaceTemplate.objects.live().exists()
+    known = WorkspaceTemplate.objects.live().order_by("created_at").values_list("slug", flat=True).first()
+    # An image is known to be there once a sandbox was made from it; what has no image needs none.
+    started = Workspace.objects.filter(template__deleted_at=None).filter(
+        ~Q(image_digest="") | Q(provider__provider="local")
+    )
+    template = bool(known) and started.exists()
     model = LLMProvider.objects.live().exists() and Agent.objects.live().exists()
     mine = AgentSession.objects.visible_to(user)
     ran = mine.filter(ended_reason=EndedReason.COMPLETED).exists()
@@ -65,7 +72,10 @@ def checklist(user: User) -> list[dict[str, Any]]:
     return [
         {"done": provider, "label": "A provider that answers", "url": check,
          "button": "Check it" if any_provider else "New provider", "cli": "primectl create -f docker-provider.yaml"},
-        {"done": template, "label": "A template", "url": "/workspaces/templates/new/", "button": "New template", "cli": "primectl create -f code-sandbox.yaml"},
+        {"done": template, "label": "A template whose image is present",
+         "url": f"/workspaces/templates/{known}/" if known else "/workspaces/templates/new/",
+         "button": "Check its image" if known else "New template",
+         "cli": f"primectl template check {known}" if known else "primectl create -f code-sandbox.yaml"},
         {"done": model, "label": "A model and an agent", "url": "/compute/agents/new/" if LLMProvider.objects.live().exists() else "/compute/llm-providers/new/",
          "button": "New agent", "cli": "primectl create -f code-runner.yaml"},
         {"done": ran, "label": "Run the sample", "url": "/sessions/new/?sample=1", "button": "New session",
@@ -106,8 +116,12 @@ def cards(sessions: Any, workspaces: Any) -> list[dict[str, Any]]:
         },
         {"label": "Workspaces running", "value": alive, "url": "/workspaces/?phase=running"},
         {"label": "Sessions running", "value": running, "url": "/sessions/?status=running"},
-        {"label": "Failures, 24 h", "value": used["failed"], "url": "/sessions/?ended_reason=failed"},
-        {"label": "Tokens in → out, 24 h", "value": f"{used['given']:,} → {used['made']:,}", "url": "/sessions/"},
+        {"label": "Failures, 24 h", "value": used["failed"], "url": "/sessions/?ended_reason=failed&time=24h"},
+        {
+            "label": "Tokens in → out, 24 h",
+            "value": f"{used['given']:,} → {used['made']:,}",
+            "url": "/sessions/?time=24h",
+        },
     ]
 
 
@@ -131,6 +145,10 @@ def attention(user: User, workspaces: Any) -> list[dict[str, str]]:
         found.append(
             {"level": "fail", "text": f"{row.slug} {row.phase}: {why}"[:300], "url": f"/workspaces/{row.slug}/"}
         )
+    without = workspaces.filter(phase=Phase.FAILED, phase_reason=ImageNotFound.code, template__deleted_at=None)
+    for slug in without.order_by("template__slug").values_list("template__slug", flat=True).distinct()[:LISTED]:
+        text = f"Template {slug}: its image was not on the engine"
+        found.append({"level": "fail", "text": text, "url": f"/workspaces/templates/{slug}/"})
     for provider in WorkspaceProvider.objects.live().exclude(health__in=[Health.HEALTHY, Health.UNKNOWN])[:LISTED]:
         level = "fail" if provider.health == Health.UNREACHABLE else "warn"
         found.append(
@@ -165,4 +183,4 @@ def _for_admins() -> list[dict[str, str]]:
                 "url": "/workspaces/providers/new/",
             }
         )
-    return found
+    return [*found, *unowned.attention()]

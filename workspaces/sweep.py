@@ -6,7 +6,8 @@ import structlog
 
 from primer_site import loop
 from primer_site.errors import PrimerError
-from workspaces import engines, leases
+from workspaces import engines, leases, unowned
+from workspaces.providers.base import EngineUnavailable
 
 log = structlog.get_logger(__name__)
 
@@ -27,7 +28,17 @@ async def _sweep(provider_pk: int) -> list[str]:
     found = {ref.workspace_id: ref for ref in await engine.discover()}
     # Rows are read after the engine: a row is always older than what it stands for, so nothing new looks like an orphan.
     lone = await loop.read(leases.orphaned, list(found))
+    removed = []
     for workspace_id in sorted(lone):
-        parts = await engine.destroy(found[workspace_id])
+        try:
+            parts = await engine.destroy(found[workspace_id])
+        except EngineUnavailable:
+            raise
+        except PrimerError as exc:  # one that cannot be removed keeps none of the others
+            log.warning("what no workspace stands behind cannot be removed", workspace=workspace_id, reason=exc.detail)
+            await loop.write(unowned.note_left, provider_pk, workspace_id, exc.detail)
+            continue
         log.warning("removed what no workspace stands behind", workspace=workspace_id, parts=parts)
-    return sorted(lone)
+        await loop.write(unowned.note_removed, provider_pk, workspace_id, parts)
+        removed.append(workspace_id)
+    return removed

@@ -31,6 +31,22 @@ PASSWORDS = (
     ("new", "New password", "new-password"),
     ("again", "New password again", "new-password"),
 )
+KEYS = (
+    (("Ctrl K", "⌘ K"), "search pages, objects and actions"),
+    (("?",), "this list"),
+    (("/",), "filter the list, search the transcript, or search everything"),
+    (("g",), "go, with the next letter, to a page:"),
+    (("c",), "create: the button of the page, or the New menu"),
+    (("j", "k"), "the next or the previous row"),
+    (("Enter",), "open the row"),
+    (("x",), "select the row"),
+    (("y",), "the YAML of what is shown"),
+    (("f",), "follow the transcript"),
+    (("e",), "expand everything in the transcript, or collapse it"),
+    (("[", "]"), "the previous or the next call of the transcript"),
+    (("n", "N"), "the next or the previous place where the transcript holds what is searched"),
+    (("Esc",), "close what is open, leave a field"),
+)  # fmt: skip
 LIFETIMES = ((3600, "1 hour"), (86400, "1 day"), (30 * 86400, "30 days"), (YEAR_S, "1 year"), ("", "never"))
 
 
@@ -129,6 +145,15 @@ def time_zone(request: HttpRequest) -> HttpResponse:
     return HttpResponseRedirect("/account/", status=303)
 
 
+def keys(request: HttpRequest) -> HttpResponse:
+    """The list of keys; posted to, the one switch that turns them on or off for this user."""
+    if request.method == "POST":
+        on = request.POST.get("shortcuts") == "1"
+        services.shortcuts_set(username=request.user.get_username(), on=on)
+        return done(request, f"Keyboard shortcuts are {'on' if on else 'off'}.", "/account/")
+    return render(request, "accounts/keys.html", {"heading": "Keyboard", "keys": KEYS})
+
+
 def token_new(request: HttpRequest) -> HttpResponse:
     """Makes a token; its value is in this one answer and nowhere else."""
     door = Door(TokenViewSet, request)
@@ -167,6 +192,7 @@ VIEWS: tuple[tuple[str, Callable[..., HttpResponse], str], ...] = (
     ("account/password/", password, "account-password"),
     ("account/theme/", theme, "account-theme"),
     ("account/zone/", time_zone, "account-zone"),
+    ("account/keys/", keys, "account-keys"),
     ("account/tokens/", token_new, "account-token-new"),
     ("account/tokens/<uuid:id>/revoke/", token_revoke, "account-token-revoke"),
 )

@@ -15,7 +15,7 @@ from django.urls import URLPattern, path
 from accounts.api import AuditViewSet, TokenViewSet, UserViewSet
 from accounts.models import Role
 from accounts.pages.door import Door
-from accounts.pages.table import Filter, Row, api_query, listing
+from accounts.pages.table import Filter, Row, api_query, listing, narrowed
 from accounts.pages.views import UNPROCESSABLE, done, is_fragment, page
 from primer_site import problems
 from primer_site.errors import PrimerError
@@ -24,6 +24,8 @@ AUDIT_FILTERS = (
     Filter("actor", "Actor", "actor_name"),
     Filter("action", "Action", "action"),
     Filter("object_kind", "Kind", "kind"),
+    Filter("actor_kind", "By", "actor_kind"),
+    Filter("within", "Time", since="at"),
 )
 EXPORT = 20_000  # lines
 FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet would run
@@ -83,7 +85,7 @@ def user_change(request: HttpRequest, name: str) -> HttpResponse:
         answer = Door(UserViewSet, request).call("PATCH", "partial_update", id=name, data=body).data
     except Exception as exc:
         return users(request, error=known(exc))
-    if "password" in answer:
+    if answer.get("password") is not None:
         return users(request, made=answer)
     return done(request, f"User {name} changed.", "/admin/users/")
 
@@ -116,7 +118,7 @@ def audit(request: HttpRequest) -> HttpResponse:
         name: request.GET[name] for name in ("since", "until", "object_id") if request.GET.get(name)
     }
     view = Door(AuditViewSet, request).view("GET", "list", query=query)
-    rows = view.filter_queryset(view.get_queryset())
+    rows = narrowed(request, view.filter_queryset(view.get_queryset()), AUDIT_FILTERS)
     if (form := request.GET.get("format", "")) in EXPORTS:
         return exported(rows.order_by("-at", "-pk")[:EXPORT], form)
     found = listing(

@@ -24,7 +24,7 @@ _SEQUENCE = re.compile(
     "|\x1b[ -/]*[0-~]"
 )
 _UNFINISHED = re.compile(
-    f"(?:\x1b\\[|\x9b)[0-?]*[ -/]*$|\x1b[ -/]*$|\x1b[\\]PX^_][^\x07\x18\x1a\x1b]{{0,{HELD}}}\x1b?$"
+    f"(?:\x1b\\[|\x9b)[0-?]*[ -/]*$|\x1b[ -/]*$|(?:\x1b[\\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x18\x1a\x1b]{{0,{HELD}}}\x1b?$"
 )
 _FLAGS = {1: "bold", 2: "dim", 3: "italic", 4: "underline", 7: "reverse", 9: "strike"}
 _OFF = {22: ("bold", "dim"), 23: ("italic",), 24: ("underline",), 27: ("reverse",), 29: ("strike",)}
@@ -57,7 +57,8 @@ def _colour(layer: str, number: int | None) -> list[str]:
     if number < 16:
         return [f"a-{layer}{number}"]
     if number >= 232:
-        return [f"a-{layer}x", f"a-{layer}l", f"a-{layer}l{number - 232}"]
+        sixth, rest = divmod(number - 232, 6)
+        return [f"a-{layer}x", f"a-{layer}l", f"a-{layer}r{sixth}", f"a-{layer}g{rest}"]
     red, green, blue = (number - 16) // 36, (number - 16) // 6 % 6, (number - 16) % 6
     return [f"a-{layer}x", f"a-{layer}r{red}", f"a-{layer}g{green}", f"a-{layer}u{blue}"]
 

@@ -11,12 +11,14 @@ from django.shortcuts import render
 from accounts.models import User
 from accounts.pages import form as forms
 from accounts.pages.door import Door
+from accounts.pages.meanings import described
 from accounts.pages.views import UNPROCESSABLE, done
 from accounts.permissions import may_change
 from primer_site import documents, problems
 from primer_site.errors import FieldError, Forbidden, Invalid, PreconditionFailed, PrimerError
 
 Item = dict[str, Any]
+TYPED = "typed in this form"
 READ_ONLY = frozenset({"created_at", "updated_at", "status", "isolates", "owner"})
 
 
@@ -27,6 +29,9 @@ class Editing:
     viewset: ClassVar[type[Any]]
     noun: ClassVar[str]
     form_template: ClassVar[str] = "form.html"
+    shape: ClassVar[type[Any] | None] = (
+        None  # the serializer of what the form posts, where the view has another for reads
+    )
     yaml_form: ClassVar[bool] = True
     made_by_people: ClassVar[bool] = True  # has a slug and can be edited
 
@@ -53,10 +58,28 @@ class Editing:
     def context(self, **given: Any) -> dict[str, Any]:
         raise NotImplementedError
 
-    def new(self, request: HttpRequest) -> HttpResponse:
+    def only_makers(self, request: HttpRequest) -> None:
+        """Raises `Forbidden` for whoever may not make one."""
         if not self.may_create(request):
             need = "the role admin" if getattr(self.viewset, "admin_only", False) else "the role member"
             raise Forbidden(f"To make a {self.noun} needs {need}. An admin grants it.")
+
+    def posted(self, request: HttpRequest) -> Item:
+        """What a form says that is not to be stored: of a new object, or over the one that it names in `_id`."""
+        stored = request.POST.get("_id", "")
+        door = self.door(request)
+        base = dict(door.shown(door.get(stored))) if stored else {}
+        if request.POST.get("_form") == "yaml":
+            body: Item = _spec_of(documents.read(request.POST.get("yaml", "").replace("\r\n", "\n"))).value
+        else:
+            body = self.body_of(request, base, editing=bool(stored))
+        return {
+            **{name: value for name, value in body.items() if name not in READ_ONLY},
+            **({"id": stored} if stored else {}),
+        }
+
+    def new(self, request: HttpRequest) -> HttpResponse:
+        self.only_makers(request)
         if request.method == "POST":
             return self._submit(request, None, {})
         return self._form(request, None, self.start_body(request))
@@ -101,6 +124,8 @@ class Editing:
             )
         except Exception as exc:
             error = _known(exc)
+            if isinstance(exc, PreconditionFailed) and spec is not None:  # valid, and late: what differs is shown
+                return self._form(request, row, {**base, **spec.value}, error=exc, text=text)
             return self._form(
                 request, row, base, error=_with_lines(error, spec) if spec is not None else error, text=text
             )
@@ -126,14 +151,15 @@ class Editing:
         self, request: HttpRequest, row: Any, body: Item, error: PrimerError | None = None, text: str | None = None
     ) -> HttpResponse:
         editing = row is not None
-        form = forms.bind(self.sections(request, body, editing=editing), body, error, editing=editing)
+        sections = described(self.sections(request, body, editing=editing), self.shape or self.viewset.serializer_class)
+        form = forms.bind(sections, body, error, editing=editing)
         changed = isinstance(error, PreconditionFailed)
         spec = {name: value for name, value in body.items() if name not in READ_ONLY}
         context = self.context(
             form=form, error=error, row=row, editing=editing, tab="yaml" if text is not None or request.GET.get("as") == "yaml" else "form",
             yaml=text if text is not None else documents.write({"kind": self.kind, "spec": spec}) if self.yaml_form else "",
-            rev=request.POST.get("_rev") or (row.spec_rev if row is not None else ""), changed_meanwhile=changed,
-            differences=self._differences(request, row, body) if changed else [],
+            rev=request.POST.get("_rev") or (row.spec_rev if row is not None else ""), changed_meanwhile=changed, touched=request.method == "POST",
+            differences=self._differences(request, row, _unsaid(body, form)) if changed else [],
         )  # fmt: skip
         return render(request, self.form_template, context, status=UNPROCESSABLE if error else 200)
 
@@ -145,6 +171,22 @@ class Editing:
             for name, value in body.items()
             if name not in READ_ONLY and now.get(name) != value
         ]
+
+
+def _unsaid(body: Item, form: forms.Form) -> Item:
+    """The body without the secrets that were typed: they are used, and never shown again."""
+    found: Item = forms.copied(body)
+    for one in form.bound():
+        value = forms.dig(found, one.field.path)
+        if one.field.control == "secret" and isinstance(value, str):
+            forms.put(found, one.field.path, TYPED)
+        if one.field.control == "env" and isinstance(value, Mapping):
+            hidden = {
+                name: TYPED if isinstance(inner, Mapping) and "secret" in inner else inner
+                for name, inner in value.items()
+            }
+            forms.put(found, one.field.path, hidden)
+    return found
 
 
 def _known(exc: Exception) -> PrimerError:

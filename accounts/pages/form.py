@@ -24,6 +24,14 @@ SPARE_ROWS = 2
 
 
 @dataclass(frozen=True, slots=True)
+class Worth:
+    """What a limit is worth on an engine: enforced, soft or unavailable, and why where it is not enforced."""
+
+    word: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Option:
     """One choice; a disabled one carries the sentence that says why."""
 
@@ -36,12 +44,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of the body. `control`: text area number bytes select cards pairs env texts lines secret yaml."""
+    """One value of the body. `control`: text area number bytes select cards pairs env texts lines secret yaml tick."""
 
     path: str
     label: str
     control: str = "text"
-    help: str = ""
+    help: str = ""  # filled in from the API's own words, see meanings.py
     options: tuple[Option, ...] = ()
     suggestions: tuple[str, ...] = ()
     default: Any = None
@@ -53,6 +61,9 @@ class Field:
     rows: int = 4
     warn: str = ""
     redraw: bool = False  # other fields depend on it
+    worth: Worth | None = None  # of a limit, on the provider that is chosen
+    fetch: str = ""  # where a page with scripts asks for further suggestions
+    fetch_with: str = ""  # the field whose change asks again
 
     @property
     def name(self) -> str:
@@ -78,7 +89,9 @@ class Bound:
     value: Any
     errors: list[str] = dataclasses.field(default_factory=list)
     fixed: bool = False
-    cases: list[tuple[Option, list[Bound]]] = dataclasses.field(default_factory=list)
+    cases: list[tuple[str, list[Bound]]] = dataclasses.field(
+        default_factory=list
+    )  # classes of the options that show them
     error_id: str = ""
 
     @property
@@ -88,7 +101,10 @@ class Bound:
     @property
     def described_by(self) -> str:
         return " ".join(
-            [*([self.id + "-help"] if self.field.help else []), *([self.id + "-error"] if self.errors else [])]
+            [
+                *([self.id + "-help"] if self.field.help or self.field.worth else []),
+                *([self.id + "-error"] if self.errors else []),
+            ]
         )
 
 
@@ -127,15 +143,16 @@ def _flat(fields: Iterable[Bound]) -> Iterator[Bound]:
 
 def read(sections: Sequence[Section], post: QueryDict, base: Mapping[str, Any] | None = None) -> Body:
     """The body of a posted form, laid over `base`: what the form does not show stays as it was read."""
-    body: Body = _copy(base or {})
+    body: Body = copied(base or {})
     for section in sections:
         for one in section.fields:
             _take(one, post, body)
     return body
 
 
-def _copy(value: Any) -> Any:
-    return {key: _copy(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
+def copied(value: Any) -> Any:
+    """Mappings all the way down as dicts of their own."""
+    return {key: copied(inner) for key, inner in value.items()} if isinstance(value, Mapping) else value
 
 
 def _take(one: Field, post: QueryDict, body: Body) -> None:
@@ -235,7 +252,13 @@ def _yaml(one: Field, post: QueryDict, _: Any) -> Any:
         return text  # the serializer says that text is not what it takes
 
 
+def _unsent(one: Field, post: QueryDict, _: Any) -> Any:
+    """What is asked of a person and is no part of the object."""
+    return LEFT_OUT
+
+
 READERS: dict[str, Callable[[Field, QueryDict, Any], Any]] = {
+    "tick": _unsent,
     "number": _number, "bytes": _bytes, "pairs": _pairs, "env": _env, "texts": _texts, "lines": _lines,
     "secret": _secret, "yaml": _yaml,
 }  # fmt: skip
@@ -259,21 +282,39 @@ def bind(
 def _bind(one: Field, body: Mapping[str, Any], editing: bool) -> Bound:
     value = dig(body, one.path)
     value = one.default if value is None else value
+    if one.options and isinstance(value, Mapping):  # a choice that is stored as what it asks for
+        value = next((o.value for o in one.options if any(f.path.rpartition(".")[2] in value for f in o.fields)), "")
     bound = Bound(one, DRAWERS.get(one.control, _as_is)(value), fixed=one.fixed and editing)
-    bound.cases = [(option, [_bind(inner, body, editing) for inner in option.fields]) for option in one.options]
+    bound.cases = _cases(one, body, editing)
     return bound
+
+
+def _cases(one: Field, body: Mapping[str, Any], editing: bool) -> list[tuple[str, list[Bound]]]:
+    """The fields below a choice, each drawn once however many options ask for it: a form that has a name twice posts both."""
+    asked: dict[str, tuple[Field, list[str]]] = {}
+    for number, option in enumerate(one.options, 1):
+        for inner in option.fields:
+            asked.setdefault(inner.path, (inner, []))[1].append(f"c{number}")
+    found: list[tuple[str, list[Bound]]] = []
+    for inner, classes in asked.values():
+        shown = " ".join(classes)
+        if not found or found[-1][0] != shown:
+            found.append((shown, []))
+        found[-1][1].append(_bind(inner, body, editing))
+    return found
 
 
 def _as_is(value: Any) -> Any:
     return "" if value is None else value
 
 
-def _draw_bytes(value: Any) -> tuple[Any, str]:
+def _draw_bytes(value: Any) -> tuple[Any, str, Any]:
+    """Number, unit, and the bytes they are."""
     if not isinstance(value, int | float):
-        return ("" if value is None else value), "MiB"
+        return ("" if value is None else value), "MiB", ""
     unit = "GiB" if value >= GIB and value % GIB == 0 else "MiB"
     number = value / UNITS[unit]
-    return (int(number) if number == int(number) else number), unit
+    return (int(number) if number == int(number) else number), unit, value
 
 
 def _draw_pairs(value: Any) -> list[tuple[str, Any]]:

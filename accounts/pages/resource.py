@@ -11,14 +11,16 @@ from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils.cache import patch_vary_headers
 
-from accounts.models import Role, User
+from accounts.models import AuditEntry, Role, User
 from accounts.pages.bulk import Bulk
 from accounts.pages.editing import Editing, Item
-from accounts.pages.table import Column, Filter, Listing, Row, api_query, cells, listing
+from accounts.pages.table import Column, Filter, Listing, Row, api_query, cells, listing, narrowed
 from accounts.pages.views import STOP_POLLING, done, is_fragment, page
 from accounts.permissions import may_change
 from primer_site import documents
 from primer_site.errors import FieldError, Forbidden, Invalid, NotFound, PrimerError
+
+AUDIT_LINES = 100  # on the page of one object
 
 
 class ResourcePages(Editing, Bulk):
@@ -33,6 +35,7 @@ class ResourcePages(Editing, Bulk):
     icon: ClassVar[str] = "cube"
     columns: ClassVar[Sequence[Column]] = ()
     filters: ClassVar[Sequence[Filter]] = ()
+    page_sorts: ClassVar[Mapping[str, str]] = {}  # beside the API's: a page is numbered, so any column does
     search: ClassVar[str] = "Search by id or description"
     empty: ClassVar[str] = ""
     empty_cli: ClassVar[str] = ""
@@ -53,6 +56,10 @@ class ResourcePages(Editing, Bulk):
     def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
         """Further facts of a page of rows by primary key, in a constant number of queries."""
         return {}
+
+    def row_actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
+        """What a row of the list offers at its end, in the shape of `actions`."""
+        return []
 
     def moving(self, row: Any) -> bool:
         """Whether the row changes by itself now, so that its page asks again."""
@@ -110,10 +117,11 @@ class ResourcePages(Editing, Bulk):
 
     def listing(self, request: HttpRequest, rows: Any = None) -> Listing:
         door = self.door(request)
-        rows = door.rows(api_query(request, self.filters)) if rows is None else rows
+        if rows is None:
+            rows = narrowed(request, door.rows(api_query(request, self.filters)), self.filters)
         return listing(
             request, rows, columns=self.columns, filters=self.filters, facets_of=door.rows(),
-            sorts={"created_at": "created_at", **self.viewset.sorts}, draw=lambda some: self.draw(request, some),
+            sorts={"created_at": "created_at", **self.viewset.sorts, **self.page_sorts}, draw=lambda some: self.draw(request, some),
         )  # fmt: skip
 
     def draw(self, request: HttpRequest, rows: Sequence[Any]) -> list[Row]:
@@ -124,7 +132,9 @@ class ResourcePages(Editing, Bulk):
             whole = {**item, **extra.get(row.pk, {})}
             href = self.href(row.public_id)
             refresh = f"{href}row/" if self.moving(row) else ""
-            found.append(Row(row.public_id, href, whole, row, cells(self.columns, whole, row, href), refresh))
+            drawn = cells(self.columns, whole, row, href)
+            actions = self.row_actions(request, row, whole)
+            found.append(Row(row.public_id, href, whole, row, drawn, refresh, actions))
         return found
 
     def row(self, request: HttpRequest, id: str) -> HttpResponse:
@@ -217,6 +227,24 @@ class ResourcePages(Editing, Bulk):
             return done(request, words.replace("{}", id), target)
 
         return acting
+
+
+def audited(row: Any) -> list[dict[str, Any]]:
+    """The latest lines of the audit log about one object, newest first: what was done, by whom, to which fields.
+
+    An earlier object of the same name is another's story. Values, addresses and tokens stay in the log of the admins.
+    """
+    lines = AuditEntry.objects.filter(kind=row.KIND, object_id=row.public_id, at__gte=row.created_at)
+    return [
+        {"at": line.at.isoformat(), "kind": "audit", "text": line.action, "more": _who(line)}
+        for line in lines.order_by("-at", "-pk")[:AUDIT_LINES]
+    ]
+
+
+def _who(line: AuditEntry) -> str:
+    old, new = line.before or {}, line.after or {}
+    names = [name for name in new if old.get(name) != new[name]] if old else []
+    return f"by {line.actor_name}" + (f": {', '.join(names)}" if names else "")
 
 
 def _plain(value: Any) -> Any:

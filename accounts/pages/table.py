@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 from django.core.paginator import Paginator
-from django.db.models import Count
+from django.db.models import Count, Q
 from django.http import HttpRequest, QueryDict
+from django.utils import timezone
 
 from accounts.pages.form import Option, dig
+from primer_site.errors import FieldError, Invalid
+from primer_site.parsing import bad_text
 
 SIZES = (25, 50, 100)
 FACETS = 50  # different values that a filter offers at most
+SPANS: dict[str, tuple[str, timedelta]] = {
+    "1h": ("last hour", timedelta(hours=1)), "24h": ("last 24 hours", timedelta(days=1)),
+    "7d": ("last 7 days", timedelta(days=7)), "30d": ("last 30 days", timedelta(days=30)),
+}  # fmt: skip
 Item = Mapping[str, Any]
 
 
@@ -33,13 +41,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A filter of the API's list. With `column` the values there are offered with their counts."""
+    """A filter of the API's list. With `column` the values there are offered with their counts.
+
+    With `by` or `since` it is the page's own: `by` makes an expression that the chosen value is compared with, `since` is
+    the column of a moment, and what is offered are stretches of time that end now.
+    """
 
     name: str
     label: str
     column: str = ""
     options: tuple[tuple[str, str], ...] = ()
     admin_only: bool = False
+    by: Callable[[], Any] | None = None
+    since: str = ""
+
+    @property
+    def is_the_pages(self) -> bool:
+        return self.by is not None or bool(self.since)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +75,7 @@ class Row:
     obj: Any
     cells: list[Cell]
     refresh: str = ""  # where the row asks for itself while something moves
+    actions: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +100,11 @@ class Listing:
     sizes: tuple[int, ...] = SIZES
 
     @property
+    def acts(self) -> bool:
+        """Whether a row has actions of its own, and the table a column for them."""
+        return any(row.actions for row in self.rows)
+
+    @property
     def first(self) -> int:
         return (self.page - 1) * self.size + 1 if self.total else 0
 
@@ -91,8 +115,34 @@ class Listing:
 
 def api_query(request: HttpRequest, filters: Sequence[Filter]) -> dict[str, str]:
     """The part of the page's query that is the API's: its filters and the search."""
-    names = ["q", *(one.name for one in filters if not one.admin_only or getattr(request.user, "is_admin", False))]
+    names = ["q", *(one.name for one in _offered(request, filters) if not one.is_the_pages)]
     return {name: request.GET[name] for name in names if request.GET.get(name)}
+
+
+def _offered(request: HttpRequest, filters: Sequence[Filter]) -> list[Filter]:
+    is_admin = getattr(request.user, "is_admin", False)
+    return [one for one in filters if is_admin or not one.admin_only]
+
+
+def narrowed(request: HttpRequest, rows: Any, filters: Sequence[Filter]) -> Any:
+    """The rows that the page's own filters leave; raises `Invalid` for a stretch of time that there is not."""
+    for one in _offered(request, filters):
+        value = request.GET.get(one.name, "")
+        if not value or not one.is_the_pages:
+            continue
+        if problem := bad_text(value) or (
+            "must be one of " + ", ".join(SPANS) if one.since and value not in SPANS else ""
+        ):
+            raise Invalid(f"{one.label} is not valid.", errors=[FieldError(one.name, problem)])
+        if one.since:
+            rows = rows.filter(**{f"{one.since}__gt": timezone.now() - SPANS[value][1]})
+        elif one.by is not None:
+            rows = rows.annotate(**{_facet(one): one.by()}).filter(**{_facet(one): value})
+    return rows
+
+
+def _facet(one: Filter) -> str:
+    return f"facet_{one.name}"
 
 
 def sorted_rows(request: HttpRequest, rows: Any, sorts: Mapping[str, str]) -> tuple[Any, str]:
@@ -128,11 +178,8 @@ def listing(
     page = paginator.get_page(number(request, "page", 1, 10**9))
     query = request.GET.copy()
     query.pop("page", None)
-    is_admin = getattr(request.user, "is_admin", False)
     choices = [
-        Choice(one, request.GET.get(one.name, ""), _options(one, facets_of))
-        for one in filters
-        if is_admin or not one.admin_only
+        Choice(one, request.GET.get(one.name, ""), _options(one, facets_of)) for one in _offered(request, filters)
     ]
     return Listing(
         rows=draw(list(page.object_list)), columns=columns, filters=choices, query=query, total=paginator.count,
@@ -142,9 +189,19 @@ def listing(
 
 
 def _options(one: Filter, rows: Any) -> list[Option]:
-    if not one.column:
+    if one.since:
+        now = timezone.now()
+        found = rows.aggregate(**{
+            f"in_{name}": Count("pk", filter=Q(**{f"{one.since}__gt": now - span})) for name, (_, span) in SPANS.items()
+        })  # fmt: skip
+        return [Option(name, f"{label} ({found[f'in_{name}']})") for name, (label, _) in SPANS.items()]
+    column = one.column
+    if one.by is not None:
+        column = _facet(one)
+        rows = rows.annotate(**{column: one.by()})
+    if not column:
         return [Option(value, label) for value, label in one.options]
-    counts = rows.order_by().values_list(one.column).annotate(n=Count("pk")).order_by(one.column)[:FACETS]
+    counts = rows.order_by().values_list(column).annotate(n=Count("pk")).order_by(column)[:FACETS]
     names = dict(one.options)
     return [
         Option(str(value), f"{names.get(str(value), value)} ({n})") for value, n in counts if value not in ("", None)

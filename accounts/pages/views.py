@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec
 
@@ -20,6 +20,7 @@ P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, P], HttpResponse]
 UNPROCESSABLE = 422
 STOP_POLLING = 286  # htmx: swap this and ask no more
+SUGGESTED = 500
 
 
 def page(view: View[P]) -> View[P]:
@@ -72,6 +73,15 @@ def back(request: HttpRequest, otherwise: str) -> str:
     asked = request.POST.get("next") or request.GET.get("next") or ""
     safe = url_has_allowed_host_and_scheme(asked, allowed_hosts=None, require_https=False)
     return asked if asked.startswith("/") and safe else otherwise
+
+
+def suggestions(request: HttpRequest, ask: Callable[[], Iterable[str]]) -> HttpResponse:
+    """Options of a field's list, fetched by the page when it is there; what cannot be asked leaves the field as it is."""
+    try:
+        found = list(ask())[:SUGGESTED]
+    except PrimerError:
+        found = []
+    return render(request, "partials/suggestions.html", {"found": found}) if found else HttpResponse(status=204)
 
 
 def part(request: HttpRequest, template: str, context: dict[str, Any]) -> HttpResponse:

@@ -7,19 +7,20 @@ from datetime import timedelta
 from typing import Any, ClassVar
 
 from django.db.models import Count, Q
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern, path
 from django.utils import timezone
 
 from accounts.models import Role
 from accounts.pages.editing import Item
-from accounts.pages.form import LEFT_OUT, Body, Field, Option, Section, dig
-from accounts.pages.resource import ResourcePages
+from accounts.pages.form import LEFT_OUT, Body, Field, Option, Section
+from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
+from accounts.pages.views import page, suggestions
 from agents.api import AgentViewSet
 from agents.limits import DEFAULTS
 from agents.models import Agent, LLMProvider
-
-TOOLS_HELP = "workspace__write, workspace__exec and the others come with the workspace; leave this empty."
+from agents.pages.llm_providers import names_of
 
 
 class AgentPages(ResourcePages):
@@ -33,16 +34,19 @@ class AgentPages(ResourcePages):
     templates = "agents"
     empty = "An agent is a model and a prompt."
     empty_cli = "primectl create -f code-runner.yaml"
-    tabs = (("", "Overview"), ("sessions", "Sessions"), ("yaml", "YAML"))
+    tabs = (("", "Overview"), ("sessions", "Sessions"), ("activity", "Activity"), ("yaml", "YAML"))
+    page_sorts: ClassVar[Mapping[str, str]] = {
+        "provider_id": "provider__slug", "model_name": "model_name", "owner": "owner__username",
+    }  # fmt: skip
     columns: ClassVar[Sequence[Column]] = (
         Column("ID", "id", "id", sort="id"),
         Column("Description", "description", narrow=True),
-        Column("LLM provider", "model.provider_id", "link", href="/compute/llm-providers/{}/"),
-        Column("Model", "model.model_name", "code"),
+        Column("LLM provider", "model.provider_id", "link", sort="provider_id", href="/compute/llm-providers/{}/"),
+        Column("Model", "model.model_name", "code", sort="model_name"),
         Column("Tools", "tools", "list", narrow=True),
         Column("Sessions 24 h", "sessions_day", "number"),
         Column("Completed", "completed", "text", narrow=True),
-        Column("Owner", "owner"),
+        Column("Owner", "owner", sort="owner"),
         Column("Updated", "updated_at", "time", sort="updated_at", narrow=True),
     )
     filters: ClassVar[Sequence[Filter]] = (
@@ -68,41 +72,37 @@ class AgentPages(ResourcePages):
             Field("id", "ID", required=True, fixed=True, placeholder="code-runner"),
             Field("description", "Description"),
             Field("model.provider_id", "LLM provider", "select", options=(Option("", "Choose an LLM provider"), *options), empty="", required=True),
-            Field("model.model_name", "Model", suggestions=models, help="Empty is the provider's default model."),
-            Field("tools", "Tools", "lines", rows=2, help=TOOLS_HELP),
+            Field("model.model_name", "Model", suggestions=models, fetch=f"{self.base}new/models/", fetch_with="f-model-provider_id"),
+            Field("tools", "Tools", "lines", rows=2),
         )  # fmt: skip
-        return [Section("General", general), self._advanced(dig(body, "thinking.budget_tokens"))]
+        return [Section("General", general), self._advanced()]
 
     @staticmethod
-    def _advanced(budget: Any) -> Section:
-        kept = (Option("", f"budget of {budget} tokens"),) if budget else ()
-        thinking = (*kept, Option("off", "off"), Option("auto", "auto"))
+    def _advanced() -> Section:
+        budget = Field("thinking.budget_tokens", "Budget", "number", placeholder="4096")
+        thinking = (Option("off", "off"), Option("auto", "auto"), Option("budget", "budget", fields=(budget,)))
         limits = tuple(
-            Field(f"limits.{name}", label, "number", default=DEFAULTS[name], empty=LEFT_OUT if DEFAULTS[name] else None, help=text)
-            for name, label, text in (
-                ("max_turns", "Turns", "Replies of the model in one run."),
-                ("max_tool_calls", "Tool calls", "In one run."),
-                ("timeout_s", "Time", "Seconds of one run."),
-                ("max_tokens", "Tokens", "Of one run; empty for no limit."),
+            Field(f"limits.{name}", label, "number", default=DEFAULTS[name], empty=LEFT_OUT if DEFAULTS[name] else None)
+            for name, label in (
+                ("max_turns", "Turns"), ("max_tool_calls", "Tool calls"), ("timeout_s", "Time"), ("max_tokens", "Tokens"),
             )
         )  # fmt: skip
         fields = (
-            Field("system_prompt", "System prompt", "texts", rows=6, help="One or more paragraphs, sent in this order."),
+            Field("system_prompt", "System prompt", "texts", rows=6),
             *limits,
-            Field("temperature", "Temperature", "number", empty=None, help="0 to 2; sent only when set."),
-            Field("max_output_tokens", "Output tokens", "number", default=8192, empty=8192, help="Of one reply."),
-            Field("thinking", "Thinking", "select", default="off", options=thinking, empty="off",
-                  help="off or auto here; a budget in tokens can be given in the YAML form."),
+            Field("temperature", "Temperature", "number", empty=None),
+            Field("max_output_tokens", "Output tokens", "number", default=8192, empty=8192),
+            Field("thinking", "Thinking", "cards", default="off", options=thinking, empty="off"),
             Field("labels", "Labels", "pairs"),
         )  # fmt: skip
         return Section("Advanced", fields, advanced=True, id="advanced")
 
-    def body_of(self, request: HttpRequest, base: Item, *, editing: bool) -> Item:
-        body = super().body_of(request, base, editing=editing)
-        kept = base.get("thinking")
-        if isinstance(kept, dict) and request.POST.get("thinking") == "":
-            body["thinking"] = kept  # a budget stays unless something else is chosen
-        return body
+    def more_urls(self) -> list[URLPattern]:
+        return [path("new/models/", page(self.models), name="agent-models")]
+
+    def models(self, request: HttpRequest) -> HttpResponse:
+        """Names for the field's list, of the provider that is chosen in the form."""
+        return suggestions(request, lambda: names_of(request, request.GET.get("model.provider_id", "")))
 
     def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
         day = Q(sessions__created_at__gt=timezone.now() - timedelta(days=1))
@@ -123,6 +123,8 @@ class AgentPages(ResourcePages):
         if tab == "sessions" and self.session_pages is not None:
             rows = self.session_pages.door(request).rows().filter(agent=row)
             return {"listing": self.session_pages.listing(request, rows), "listed": self.session_pages}
+        if tab == "activity":
+            return {"entries": audited(row)}
         return {"llm": row.provider}
 
     def actions(self, request: HttpRequest, row: Agent, item: Item) -> list[dict[str, Any]]:

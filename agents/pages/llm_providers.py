@@ -11,30 +11,29 @@ from django.urls import URLPattern, path
 
 from accounts.pages.editing import Item
 from accounts.pages.form import LEFT_OUT, Field, Option, Section
-from accounts.pages.resource import ResourcePages
+from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
-from accounts.pages.views import page, part
+from accounts.pages.views import page, part, suggestions
 from agents.api import LLMProviderViewSet
 from agents.llm import KINDS
 from agents.models import Health, LLMKind, LLMProvider
 from primer_site import problems
 from primer_site.errors import PrimerError
 
-MODEL = Field("config.default_model", "Default model", empty=LEFT_OUT, help="Used by agents that name none.")
+MODEL = Field("config.default_model", "Default model", empty=LEFT_OUT, fetch="/compute/llm-providers/new/models/")
 ENDPOINT = (
-    Field("config.api_key", "API key", "secret", help="Stored encrypted and never shown again. Or name a variable below."),
-    Field("config.api_key_env", "Environment variable", empty=LEFT_OUT, help="Read by the server; shown by name only."),
-    Field("config.base_url", "Base URL", empty=LEFT_OUT, placeholder="the vendor's own",
-          help="Any endpoint that speaks this API. A private address must be listed in PRIMER_LLM_HOSTS. Changing it drops the stored key."),
+    Field("config.api_key", "API key", "secret"),
+    Field("config.api_key_env", "Environment variable", empty=LEFT_OUT),
+    Field("config.base_url", "Base URL", empty=LEFT_OUT, placeholder="the vendor's own"),
     MODEL,
-    Field("config.timeout_s", "Timeout", "number", empty=LEFT_OUT, help="Seconds of one call."),
+    Field("config.timeout_s", "Timeout", "number", empty=LEFT_OUT),
     Field("config.max_retries", "Retries", "number", empty=LEFT_OUT),
-    Field("config.max_concurrency", "Concurrency", "number", empty=LEFT_OUT, help="Calls at once."),
-    Field("config.prices", "Prices", "yaml", empty=LEFT_OUT, help="Per million tokens: {model: {input, output, cache_read, cache_write}}. Empty: no cost shown."),
+    Field("config.max_concurrency", "Concurrency", "number", empty=LEFT_OUT),
+    Field("config.prices", "Prices", "yaml", empty=LEFT_OUT),
 )  # fmt: skip
 SCRIPTED = (
     MODEL,
-    Field("config.turns", "Turns", "yaml", empty=LEFT_OUT, help="Empty: it runs the code it is given. Otherwise it plays this script."),
+    Field("config.turns", "Turns", "yaml", empty=LEFT_OUT),
 )  # fmt: skip
 NOTES = {
     "anthropic": "the Messages API", "openai": "Chat Completions",
@@ -59,16 +58,18 @@ class LLMProviderPages(ResourcePages):
     noun = "LLM provider"
     icon = "cpu-chip"
     templates = "llm_providers"
+    form_template = "llm_providers/form.html"
     empty = "The scripted model works without a key."
     empty_cli = "primectl create -f scripted-model.yaml"
-    tabs = (("", "Overview"), ("agents", "Agents"), ("yaml", "YAML"))
+    tabs = (("", "Overview"), ("agents", "Agents"), ("activity", "Activity"), ("yaml", "YAML"))
+    page_sorts: ClassVar[Mapping[str, str]] = {"provider": "provider", "health": "health"}
     columns: ClassVar[Sequence[Column]] = (
         Column("ID", "id", "id", sort="id"),
-        Column("Type", "provider", "kind"),
+        Column("Type", "provider", "kind", sort="provider"),
         Column("Base URL", "config.base_url", "code", narrow=True),
         Column("Default model", "config.default_model", "code"),
         Column("Key", "config.api_key", value=key_of, narrow=True),
-        Column("Health", "status.health", "chip", vocabulary="health"),
+        Column("Health", "status.health", "chip", sort="health", vocabulary="health"),
         Column("Agents", "agents", "number"),
     )
     filters: ClassVar[Sequence[Filter]] = (
@@ -94,7 +95,44 @@ class LLMProviderPages(ResourcePages):
         return {row.pk: {"agents": row.n} for row in found}
 
     def more_urls(self) -> list[URLPattern]:
-        return [path("<str:id>/test/", page(self.test), name="llm-test")]
+        return [
+            path("new/test/", page(self.test_unsaved), name="llm-test-unsaved"),
+            path("new/models/", page(self.models), name="llm-models"),
+            path("<str:id>/test/", page(self.test), name="llm-test"),
+        ]
+
+    def test_unsaved(self, request: HttpRequest) -> HttpResponse:
+        """One tiny call with what the form says, saved or not. What was typed in is used, and not shown again."""
+        self.only_makers(request)
+        found: Any = None
+        error: PrimerError | None = None
+        if request.method != "POST":
+            return HttpResponseRedirect(self.base + "new/")
+        try:
+            view, body, row = self._asked(request)
+            found = view.test_unsaved(body, row)
+        except Exception as exc:
+            error = problems.to_error(exc)
+        return part(request, "llm_providers/tested.html", {"found": found, "error": error, "pages": self})
+
+    def models(self, request: HttpRequest) -> HttpResponse:
+        """Names for the field's list, of the endpoint that the form describes."""
+        self.only_makers(request)
+        if request.method != "POST":
+            return HttpResponseRedirect(self.base + "new/")
+
+        def ask() -> list[str]:
+            view, body, row = self._asked(request)
+            return list(view.models_unsaved(body, row))
+
+        return suggestions(request, ask)
+
+    def _asked(self, request: HttpRequest) -> tuple[Any, Item, LLMProvider | None]:
+        body = self.posted(request)
+        row = self.door(request).get(body["id"]) if request.POST.get("_id") else None
+        asked: Item = {name: body[name] for name in ("provider", "config") if name in body}
+        view = self.door(request).view("POST", "create")
+        return view, {**asked, "id": row.slug if row is not None else "unsaved"}, row
 
     def test(self, request: HttpRequest, id: str) -> HttpResponse:
         """One tiny call, and what came of it, as a part of the page."""
@@ -116,6 +154,8 @@ class LLMProviderPages(ResourcePages):
         if tab == "agents":
             rows = AGENTS.door(request).rows().filter(provider=row)
             return {"listing": AGENTS.listing(request, rows), "listed": AGENTS}
+        if tab == "activity":
+            return {"entries": audited(row)}
         return {"key": key_of(item, row)}
 
     def consequences(self, request: HttpRequest, row: LLMProvider) -> dict[str, Any]:
@@ -123,3 +163,8 @@ class LLMProviderPages(ResourcePages):
 
 
 LLM_PROVIDERS = LLMProviderPages()
+
+
+def names_of(request: HttpRequest, slug: str) -> list[str]:
+    """Models of a stored provider; none where none is named."""
+    return list(LLM_PROVIDERS.door(request).call("GET", "models", id=slug).data["items"]) if slug else []

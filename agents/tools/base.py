@@ -106,9 +106,11 @@ class ToolOutput:
 class FileChange:
     path: str
     change: str  # created, modified
+    diff: str | None = None  # unified, of what a write replaced; None where there was nothing to compare, or too much
 
     def to_dict(self) -> dict[str, str]:
-        return {"path": self.path, "change": self.change}
+        shown = {"path": self.path, "change": self.change}
+        return shown if self.diff is None else shown | {"diff": self.diff}
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from agents.tools.base import (
     FILE_BYTES,
     RESULT_BYTES,
     BadArguments,
+    BenchFailed,
     FileChange,
     Tool,
     ToolEvent,
@@ -16,8 +17,9 @@ from agents.tools.base import (
     Workbench,
     fields,
 )
+from agents.tools.diff import DIFF_BYTES, unified
 from agents.tools.render import cut_head
-from primer_site.errors import NotText
+from primer_site.errors import NotText, PrimerError
 
 PATH = {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Relative to the workspace."}
 MAX_ENTRIES = 500
@@ -31,10 +33,13 @@ class Write(Tool):
     )
 
     async def run(self, arguments: dict[str, Any], bench: Workbench) -> AsyncGenerator[ToolEvent, None]:
-        path, data = arguments["path"], arguments["content"].encode()
+        path, content = arguments["path"], arguments["content"]
+        data = content.encode()
+        before = await _former(bench, path)
         change = "created" if await bench.write(path, data) else "modified"
         text = f"Wrote {len(data)} bytes to {path} ({change})."
-        yield ToolOutcome(text, bytes=len(data), files=(FileChange(path, change),))
+        diff = unified(before, content) if before is not None and change == "modified" else None
+        yield ToolOutcome(text, bytes=len(data), files=(FileChange(path, change, diff),))
 
 
 class Read(Tool):
@@ -120,6 +125,18 @@ class Ls(Tool):
         truncated = cursor is not None or len(lines) > MAX_ENTRIES
         text = "\n".join(lines[:MAX_ENTRIES]) or "The directory is empty."
         yield ToolOutcome(text + ("\n[more entries are not shown]" if truncated else ""), truncated=truncated)
+
+
+async def _former(bench: Workbench, path: str) -> str | None:
+    """The text that a write is about to replace; None where there is none, or none that a diff of it could be kept."""
+    try:
+        found = await bench.read(path, offset=0, limit=DIFF_BYTES + 1)
+        whole = found.info.size_bytes <= DIFF_BYTES and len(found.data) <= DIFF_BYTES
+        return found.data.decode("utf-8") if whole else None
+    except BenchFailed:
+        raise
+    except (PrimerError, UnicodeDecodeError):  # no such file, a directory, bytes: the write itself says what it thinks
+        return None
 
 
 def _one_line(name: str) -> str:

@@ -15,11 +15,16 @@ from accounts.pages.form import LEFT_OUT, Field, Option, Section
 from accounts.pages.resource import ResourcePages
 from accounts.pages.table import Column, Filter
 from accounts.pages.views import done, page
+from accounts.permissions import may_change
+from agents.limits import DEFAULTS
 from agents.models import Agent
 from primer_site.errors import NotFound, PrimerError
 from sessions_app.api import SessionViewSet
 from sessions_app.models import AgentSession, EndedReason, Status
 from sessions_app.pages import transcript
+from sessions_app.pages.endings import again, ending
+from sessions_app.pages.timeline import timeline
+from sessions_app.serializers import NewSessionSerializer
 from workspaces.models import COMING, Phase, Workspace, WorkspaceTemplate
 
 THROWAWAY = "template:"
@@ -70,6 +75,7 @@ def took(item: Item, row: AgentSession) -> Any:
 class SessionPages(ResourcePages):
     kind = "session"
     viewset = SessionViewSet
+    shape = NewSessionSerializer
     base = "/sessions/"
     section = "Workspaces"
     title = "Sessions"
@@ -86,19 +92,22 @@ class SessionPages(ResourcePages):
     bulk_verbs = (("cancel", "Cancel"), ("delete", "Delete"))
     bulk_warning = "Transcripts go away; workspaces and their files stay."
     yaml_form = False
-    tabs = (("", "Transcript"), ("files", "Files"), ("raw", "Raw"))
+    tabs = (("", "Transcript"), ("files", "Files"), ("timeline", "Timeline"), ("raw", "Raw"))
+    page_sorts: ClassVar[Mapping[str, str]] = {
+        "agent_id": "agent__slug", "status": "status", "turns": "turns", "tool_calls": "tool_calls", "owner": "owner__username",
+    }  # fmt: skip
     columns: ClassVar[Sequence[Column]] = (
         Column("ID", "id", "id", sort="id"),
         Column("Instructions", "initial_instructions", value=first_line),
-        Column("Agent", "agent_id", "link", href="/compute/agents/{}/"),
+        Column("Agent", "agent_id", "link", sort="agent_id", href="/compute/agents/{}/"),
         Column("Workspace", "workspace_id", "workspace"),
-        Column("Status", "status", "chip", vocabulary="session", value=status_of),
-        Column("Turns", "turns", "number", narrow=True),
-        Column("Calls", "tool_calls", "number", narrow=True),
+        Column("Status", "status", "chip", sort="status", vocabulary="session", value=status_of),
+        Column("Turns", "turns", "number", sort="turns", narrow=True),
+        Column("Calls", "tool_calls", "number", sort="tool_calls", narrow=True),
         Column("Tokens", "usage", value=tokens, narrow=True),
         Column("Duration", "duration", "seconds", value=took),
         Column("Started", "created_at", "time", sort="created_at"),
-        Column("By", "owner", narrow=True),
+        Column("By", "owner", sort="owner", narrow=True),
     )
     filters: ClassVar[Sequence[Filter]] = (
         Filter("status", "Status", "status", tuple(Status.choices)),
@@ -106,6 +115,7 @@ class SessionPages(ResourcePages):
         Filter("agent_id", "Agent", "agent__slug"),
         Filter("workspace_id", "Workspace", "workspace__slug"),
         Filter("owner", "By", "owner__username", admin_only=True),
+        Filter("time", "Started", since="created_at"),
     )
 
     def moving(self, row: AgentSession) -> bool:
@@ -128,6 +138,10 @@ class SessionPages(ResourcePages):
     # -- new
 
     def start_body(self, request: HttpRequest) -> Item:
+        if request.GET.get("again"):
+            row = self.door(request).get(request.GET["again"])
+            place = THROWAWAY + row.workspace.template.slug if row.throwaway else row.workspace.slug
+            return {**again(row, request.GET.dict()), "workspace_id": place}
         body = {name: request.GET.get(name, "") for name in ("agent_id", "workspace_id", "initial_instructions")}
         if template := request.GET.get("template_id"):
             body["workspace_id"] = THROWAWAY + template
@@ -145,15 +159,16 @@ class SessionPages(ResourcePages):
             for row in agents
         )  # fmt: skip
         chosen = str(body.get("workspace_id") or "")
+        agent = next((row for row in agents if row.slug == body.get("agent_id")), None)
+        own = {**DEFAULTS, **agent.limits} if agent is not None else {}
         main = (
             Field("agent_id", "Agent", "select", options=(Option("", "Choose an agent"), *options), empty="", required=True),
             Field("workspace_id", "Workspace", "select", options=self._places(request), empty="", required=True,
-                  warn=self._warning(request, chosen), redraw=True, help="A stopped one is started. A throw-away one is removed at the end, its files with it."),
-            Field("initial_instructions", "Initial instructions", "area", rows=10, required=True,
-                  help="Sent as it is: at most 1,000,000 characters."),
+                  warn=self._warning(request, chosen), redraw=True),
+            Field("initial_instructions", "Initial instructions", "area", rows=10, required=True),
         )  # fmt: skip
         limits = tuple(
-            Field(f"limits.{name}", label, "number", empty=LEFT_OUT, placeholder="the agent's")
+            Field(f"limits.{name}", label, "number", empty=LEFT_OUT, placeholder=str(own.get(name) or "the agent's"))
             for name, label in LIMITS
         )
         return [
@@ -208,6 +223,15 @@ class SessionPages(ResourcePages):
             path("<str:id>/head/", page(self.head), name="session-head"),
         ]  # fmt: skip
 
+    def actions(self, request: HttpRequest, row: AgentSession, item: Item) -> list[dict[str, Any]]:
+        """What the header's buttons do, for the palette; the header draws its own."""
+        if not may_change(self.user(request), row):
+            return []
+        verb, label, icon = (
+            ("rerun", "Re-run", "arrow-path") if row.status == Status.ENDED else ("cancel", "Cancel", "stop")
+        )
+        return [{"label": label, "url": self.href(row.slug, verb), "icon": icon}]
+
     def cancel(self, request: HttpRequest, id: str) -> HttpResponse:
         if request.method == "POST":
             code = self.door(request).call("POST", "cancel", id=id).status_code
@@ -243,14 +267,26 @@ class SessionPages(ResourcePages):
             "status": status_of(item, row), "workspace": workspace, "agent_spec": row.agent_spec,
             "workspace_gone": workspace.deleted_at is not None, "isolates": workspace.provider.provider != "local",
             "ended": row.status == Status.ENDED, "took": took(item, row), "stopping": bool(row.cancel_requested_by) and self.moving(row),
+            "ending": ending(row, item["limits"]) if tab in ("", "head") else {},
         }  # fmt: skip
+        if tab != "head":
+            found |= self._neighbours(request, row)
         if tab == "files":
             found |= {"files": transcript.changed_files(row)}
         elif tab == "raw":
             found |= transcript.raw_page(request, row)
+        elif tab == "timeline":
+            found |= timeline(request, row)
         elif not tab:
-            found |= transcript.first_paint(row)
+            found |= transcript.opened(request, row)
         return found
+
+    def _neighbours(self, request: HttpRequest, row: AgentSession) -> dict[str, Any]:
+        """The sessions that began before and after this one, of those that the list shows."""
+        rows = self.door(request).rows()
+        before = rows.filter(created_at__lt=row.created_at).order_by("-created_at").values_list("slug", flat=True)
+        after = rows.filter(created_at__gt=row.created_at).order_by("created_at").values_list("slug", flat=True)
+        return {"previous_session": before.first(), "next_session": after.first()}
 
     def bulk_refusal(self, verb: str, row: AgentSession) -> str:
         ended = row.status == Status.ENDED

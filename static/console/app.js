@@ -1,32 +1,25 @@
 "use strict";
-// The frame: toasts, the confirmation dialog, ages of times, copying, rows of forms, unsaved changes.
+// The frame: toasts, dialogs, ages of times, copying, rows of forms, keys, unsaved changes.
 (() => {
   const $ = (query, root) => (root || document).querySelector(query);
   const all = (query, root) => [...(root || document).querySelectorAll(query)];
+  const on = (name, work) => document.addEventListener(name, work);
 
   // -- toasts: one renderer for what htmx answers and what a full load brings
   const toast = (data) => {
-    const box = document.createElement("div");
-    box.className = "toast " + (data.level === "error" ? "error" : "");
-    const text = document.createElement("span");
-    text.textContent = [data.text, data.hint, data.request_id && "Request " + data.request_id].filter(Boolean).join(" · ");
-    const close = document.createElement("button");
-    close.type = "button";
-    close.className = "ghost close";
-    close.dataset.close = "";
-    close.textContent = "Close";
-    box.append(text, close);
+    const box = $("#toast").content.firstElementChild.cloneNode(true);
+    box.classList.add(data.level || "info");
+    $("span", box).textContent = [data.text, data.hint, data.request_id && "Request " + data.request_id].filter(Boolean).join(" · ");
     $("#toasts").append(box);
     if (data.level !== "error") setTimeout(() => box.remove(), 6000);
   };
-  document.addEventListener("toast", (event) => toast(event.detail));
-  document.addEventListener("htmx:responseError", (event) => {
+  on("toast", (event) => toast(event.detail));
+  on("htmx:responseError", (event) => {
     if (!event.detail.xhr.getResponseHeader("HX-Trigger")) toast({ level: "error", text: "The server answered " + event.detail.xhr.status + "." });
   });
-  document.addEventListener("htmx:sendError", () => {
-    const state = $("#stream-state");
-    if (state) state.textContent = "The server does not answer.";
-  });
+  // What asks by itself says when it cannot, and goes on asking.
+  on("htmx:sendError", () => { $("#stale").hidden = false; });
+  on("htmx:afterOnLoad", () => { $("#stale").hidden = true; });
 
   // -- relative times
   const age = (element) => {
@@ -44,25 +37,28 @@
     window.htmx.ajax("GET", location.pathname + location.search, { target: "#table", swap: "outerHTML" });
   }, 30000);
 
-  // -- the confirmation page, opened in a dialog
-  let opener = null;
-  const ask = async (link) => {
-    const answer = await fetch(link.href, { headers: { "X-Requested-With": "dialog" } });
-    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const body = $("#confirm", page);
-    if (!answer.ok || !body) { location.href = link.href; return; }
-    const dialog = document.createElement("dialog");
-    dialog.setAttribute("aria-labelledby", "confirm-title");
-    const heading = $("h1", body);
-    if (heading) heading.id = "confirm-title";
-    dialog.append(document.importNode(body, true));
-    document.body.append(dialog);
-    opener = link;
-    dialog.addEventListener("close", () => { dialog.remove(); if (opener) opener.focus(); });
-    dialog.showModal();
+  // -- pages that open in a dialog: the question before a deletion, the palette, the list of keys
+  let asking = false;
+  const ask = async (url) => {
+    const opener = document.activeElement;
+    if (asking || $("dialog[open]")) return;
+    asking = true;
+    try {
+      const answer = await fetch(url, { headers: { "X-Requested-With": "dialog" } });
+      const body = $("#confirm,#palette,#keys", new DOMParser().parseFromString(await answer.text(), "text/html"));
+      if (!answer.ok || answer.redirected || !body) throw new Error(String(answer.status));
+      const dialog = document.createElement("dialog"), heading = $("h1", body);
+      dialog.setAttribute("aria-labelledby", (heading.id = "dialog-title"));
+      dialog.append(document.importNode(body, true));
+      document.body.append(dialog);
+      if (window.htmx) window.htmx.process(dialog);
+      dialog.addEventListener("close", () => { dialog.remove(); if (opener) opener.focus(); });
+      dialog.showModal();
+    } catch (error) { location.href = url; }
+    asking = false;
   };
 
-  document.addEventListener("click", (event) => {
+  on("click", (event) => {
     const target = event.target.closest("[data-close],[data-copy],[data-add-row],a[data-dialog],[data-cancel]");
     if (!target) return;
     if (target.matches("[data-close]")) target.closest(".toast").remove();
@@ -79,7 +75,7 @@
       (more.matches("textarea") ? more : $("input", more)).focus();
     } else if (target.matches("a[data-dialog]") && !event.ctrlKey && !event.metaKey) {
       event.preventDefault();
-      ask(target).catch(() => { location.href = target.href; });
+      ask(target.href);
     } else if (target.matches("[data-cancel]") && target.closest("dialog")) {
       event.preventDefault();
       target.closest("dialog").close();
@@ -87,26 +83,103 @@
   });
 
   // -- menus close when the attention goes elsewhere
-  document.addEventListener("click", (event) => all("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; }));
-  document.addEventListener("keydown", (event) => {
+  on("click", (event) => all("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; }));
+  on("keydown", (event) => {
     if (event.key === "Escape") all("details.menu[open],details.drawer[open]").forEach((menu) => { menu.open = false; $("summary", menu).focus(); });
     if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches("textarea[data-submit]")) event.target.form.requestSubmit();
   });
 
+  // -- keys: letters where nobody types, unless the account's switch is off; the elements say what they are by data-action
+  const ACTIONS = { "/": "find", c: "create", f: "follow", "[": "prev-call", "]": "next-call", n: "next-hit", N: "previous-hit" };
+  const act = (name) => {
+    const one = $(`[data-action="${name}"]`);
+    if (one && one.matches("input")) one.focus();
+    else if (one) (one.matches("details") ? $("summary", one) : one).click();
+    return one;
+  };
+  const row = () => document.activeElement.closest("tbody tr");
+  const step = (by) => {
+    const rows = all(".table tbody tr"), at = rows.indexOf(row()), next = rows[at < 0 && by < 0 ? rows.length - 1 : at + by];
+    if (next) $("a,button", next).focus();
+  };
+  const KEYS = {
+    "?": () => ask("/account/keys/"),
+    j: () => step(1),
+    k: () => step(-1),
+    x: () => { const box = row() && $(".bulk .pick input", row()); if (box) box.click(); },
+    e: () => act($("#transcript details:not([open])") ? "expand" : "collapse"),
+    y: () => { const tab = $('.tabs a[href$="yaml/"],.tabs a[href$="as=yaml"]'); if (tab) tab.click(); },
+  };
+  let going = -2000;
+  const inDialog = (event, found) => {
+    const field = $("input[type=search]", found.parentElement), hits = all("a,button:not(:disabled)", found), at = hits.indexOf(event.target);
+    if (event.key === "ArrowDown") (hits[at + 1] || field).focus();
+    // A search field would keep the first one to empty itself.
+    else if (event.key === "Escape") found.closest("dialog").close();
+    else if (event.key === "ArrowUp") (hits[at < 0 ? hits.length - 1 : at - 1] || field).focus();
+    // What was found for other words is not opened; a button is only pressed by who went to it.
+    else if (event.key === "Enter" && event.target === field && found.dataset.q === field.value.trim() && $("a", found)) $("a", found).click();
+    else return;
+    event.preventDefault();
+  };
+  on("keydown", (event) => {
+    const { key, target } = event, found = $("dialog[open] #found");
+    if (found) { inDialog(event, found); return; }
+    if (document.body.dataset.keys === undefined) return;
+    if ((event.ctrlKey || event.metaKey) && key.toLowerCase() === "k") { event.preventDefault(); ask($("[data-action=palette]").href); return; }
+    if (asking || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    if (target.closest("input:not([type=checkbox]),textarea,select,[contenteditable]")) { if (key === "Escape") target.blur(); return; }
+    const place = event.timeStamp - going < 1500 && $(`.side [data-go="${CSS.escape(key)}"]`);
+    going = key === "g" ? event.timeStamp : -2000;
+    if (place) place.click();
+    else if (key in KEYS) KEYS[key]();
+    else if (key in ACTIONS) act(ACTIONS[key]) || (key === "/" ? act("palette") : key === "c" && act("make"));
+    else return;
+    event.preventDefault();
+  });
+
+  // -- a text file that is dropped on a text becomes the text
+  on("drop", async (event) => {
+    const area = event.target, file = event.dataTransfer.files[0];
+    if (!file || file.size > 4e6 || !area.matches("form.edit textarea")) return;
+    event.preventDefault();
+    area.value = await file.text();
+    area.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+
+  // -- a command line: the arrows bring back what ran before, from its first line up and its last one down
+  on("keydown", (event) => {
+    const area = event.target, by = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+    if (!by || !area.matches("[data-history]") || (by < 0 ? area.value.slice(0, area.selectionStart) : area.value.slice(area.selectionEnd)).includes("\n")) return;
+    const ran = all(".run .command").map((one) => one.textContent.slice(2)), at = Number(area.dataset.at || ran.length) + by;
+    if (at < 0 || at > ran.length) return;
+    area.dataset.at = at;
+    area.value = ran[at] || "";
+    event.preventDefault();
+  });
+
+  // -- a size with its unit says how many bytes it is
+  on("input", (event) => {
+    const field = event.target.closest(".is-bytes"), out = field && $("[data-bytes]", field);
+    if (!out) return;
+    const bytes = Number($("input", field).value) * ($("select", field).value === "GiB" ? 1024 ** 3 : 1024 ** 2);
+    out.textContent = Number.isFinite(bytes) ? "= " + Math.round(bytes) + " bytes" : "";
+  });
+
   // -- unsaved changes
-  let dirty = false;
-  document.addEventListener("input", (event) => { if (event.target.closest("form[data-guard]")) dirty = true; });
-  document.addEventListener("submit", () => { dirty = false; });
+  let dirty = Boolean($("form[data-guard='touched']"));
+  on("input", (event) => { if (event.target.closest("form[data-guard]")) dirty = true; });
+  on("submit", () => { dirty = false; });
   window.addEventListener("beforeunload", (event) => { if (dirty) event.preventDefault(); });
 
   // -- what only works with a script is shown only with one
   const reveal = (root) => all("[data-copy],[data-add-row],[data-close],[data-expand],[data-collapse],[data-wrap]", root).forEach((element) => { element.hidden = false; });
   reveal(document);
-  document.addEventListener("htmx:load", (event) => reveal(event.target));
+  on("htmx:load", (event) => reveal(event.target));
   const summary = $("[data-focus]");
   if (summary) summary.focus();
   // A select whose choice decides about other fields draws the form anew.
-  document.addEventListener("change", (event) => {
+  on("change", (event) => {
     if (!event.target.matches("form.edit select[data-redraw]")) return;
     const again = document.createElement("input");
     again.type = "hidden"; again.name = "_redraw"; again.value = "1";

@@ -2,9 +2,12 @@
 // Files: upload by drop, paste or button with progress, and lines that can be linked.
 (() => {
   const form = document.querySelector("form[data-upload]"), tree = document.querySelector("[data-drop='1']");
-  const send = (files) => {
+  const fail = (text) => document.dispatchEvent(new CustomEvent("toast", { detail: { level: "error", text } }));
+  const send = (files, overwrite) => {
     const data = new FormData(form), bar = form.querySelector("progress"), request = new XMLHttpRequest();
     if (files) { data.delete("files"); for (const file of files) data.append("files", file); }
+    if (overwrite) data.set("overwrite", "1");
+    form.closest("details").open = true;
     bar.hidden = false;
     request.upload.addEventListener("progress", (event) => { if (event.lengthComputable) bar.value = (100 * event.loaded) / event.total; });
     request.addEventListener("load", () => {
@@ -12,9 +15,10 @@
       if (request.status < 400) { location.reload(); return; }
       const page = new DOMParser().parseFromString(request.responseText, "text/html");
       const text = [...page.querySelectorAll(".state p:not(.actions)")].map((one) => one.textContent.trim()).join(" ");
-      document.dispatchEvent(new CustomEvent("toast", { detail: { level: "error", text: text || "The upload failed." } }));
+      if (request.status === 409 && !overwrite && window.confirm(text + "\n\nReplace what is there?")) { send(files, true); return; }
+      fail(text || "The upload failed.");
     });
-    request.addEventListener("error", () => { bar.hidden = true; document.dispatchEvent(new CustomEvent("toast", { detail: { level: "error", text: "The upload broke off." } })); });
+    request.addEventListener("error", () => { bar.hidden = true; fail("The upload broke off."); });
     request.open("POST", form.action);
     request.send(data);
   };
@@ -30,6 +34,26 @@
       if (files && files.length && !event.target.matches("input,textarea")) send(files);
     });
   }
+  // The directory by keys: arrows, Home and End move, letters jump to a name, left goes up, right opens.
+  const list = document.querySelector("[data-tree]"), filter = document.querySelector("[data-filter]");
+  const links = () => [...list.querySelectorAll("a")].filter((link) => !link.closest("li").hidden);
+  let typed = "", since = 0;
+  if (list) list.addEventListener("keydown", (event) => {
+    const all = links(), here = all.indexOf(document.activeElement), key = event.key;
+    if (here < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
+    let to = { ArrowDown: all[here + 1], ArrowUp: all[here - 1], Home: all[0], End: all[all.length - 1] }[key];
+    if (key === "ArrowRight") all[here].click();
+    else if (key === "ArrowLeft") { const up = document.querySelector("[data-up]"); if (up) up.click(); }
+    else if (key.length === 1 && key !== " ") {
+      typed = (event.timeStamp - since < 800 ? typed : "") + key.toLowerCase();
+      since = event.timeStamp;
+      to = all.find((link) => link.textContent.toLowerCase().startsWith(typed));
+      event.stopPropagation();
+    } else if (!to) return;
+    event.preventDefault();
+    if (to) to.focus();
+  });
+  if (filter && list) filter.addEventListener("input", () => list.querySelectorAll("li").forEach((one) => { one.hidden = !one.querySelector("a,span").textContent.toLowerCase().includes(filter.value.toLowerCase()); }));
   // #L10 and #L10-L20: a range is marked, and its first line is shown.
   const mark = () => {
     const match = /^#L(\d+)(?:-L(\d+))?$/.exec(location.hash);

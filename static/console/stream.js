@@ -2,7 +2,7 @@
 // The live transcript: a socket that resumes after the last seq, and polling where there is none. The seq is all it trusts.
 (() => {
   const log = document.getElementById("transcript"), transcript = window.primerTranscript;
-  if (!log || !transcript) return;
+  if (!log || !transcript || log.dataset.part !== undefined) return; // a part of the past has nothing to wait for
   const state = document.getElementById("stream-state");
   let failures = 0, socket = null, polling = 0, retry = 0, gone = false, fetching = false;
   const say = (text) => { if (state.textContent !== text) state.textContent = text; };

@@ -4,13 +4,29 @@
   const log = document.getElementById("transcript");
   if (!log) return;
   const pill = document.getElementById("new-pill"), head = document.getElementById("session-head");
-  let last = Number(log.dataset.last) || 0, unseen = 0;
+  const kinds = log.dataset.kinds && log.dataset.kinds.split(" "), hits = (log.dataset.hits || "").split(",").filter(Boolean).map(Number);
+  const sought = (log.dataset.find || "").toLowerCase();
+  let last = Number(log.dataset.last) || 0, unseen = 0, at = Number(log.dataset.at) || 0;
   const DELTAS = new Set(["text_delta", "thinking_delta"]);
 
-  const atEnd = () => window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80;
-  const toEnd = () => { window.scrollTo(0, document.documentElement.scrollHeight); unseen = 0; pill.hidden = true; };
+  const height = () => document.documentElement.scrollHeight;
+  const atEnd = () => window.innerHeight + window.scrollY >= height() - 80;
+  const toEnd = () => {
+    // Twice: what comes into view may be higher than it was taken for.
+    const go = () => window.scrollTo(0, height());
+    go(); requestAnimationFrame(go); unseen = 0; pill.hidden = true;
+  };
   pill.addEventListener("click", toEnd);
   window.addEventListener("scroll", () => { if (atEnd()) { unseen = 0; pill.hidden = true; } }, { passive: true });
+
+  // Code in a message gets a button that copies it.
+  let codes = 0;
+  const dress = (root) => root.querySelectorAll(".markdown pre:not([id])").forEach((pre) => {
+    const button = document.createElement("button");
+    pre.id = "code-" + (codes += 1);
+    Object.assign(button, { type: "button", className: "small", textContent: "Copy" }).dataset.copy = pre.id;
+    pre.after(button);
+  });
 
   const node = (event) => {
     const template = document.createElement("template");
@@ -18,17 +34,21 @@
     template.innerHTML = event.html;
     return template.content.firstElementChild;
   };
-  const cardOf = (call) => call && [...log.querySelectorAll('.ev[data-kind="tool_call"]')].reverse().find((card) => card.dataset.call === call);
+  const cardOf = (call) => call && [...log.querySelectorAll(".ev-tool_call")].findLast((card) => card.dataset.call === call);
 
   const place = (event) => {
     const box = node(event);
+    if (kinds && !kinds.includes(event.kind)) box.hidden = true;
+    dress(box);
     if (event.kind === "assistant_message") {
       // The whole message replaces the words that came one by one.
-      for (const old of [...log.querySelectorAll('.ev[data-kind="text_delta"]')]) old.remove();
+      log.querySelectorAll(".ev-text_delta").forEach((old) => old.remove());
     }
     const previous = log.lastElementChild;
     if (DELTAS.has(event.kind) && previous && previous.dataset.kind === event.kind) {
       const from = box.querySelector("[data-text]"), into = previous.querySelector("[data-text]");
+      const told = box.querySelector("summary");
+      if (told) previous.querySelector("summary").textContent = told.textContent;
       if (from && into) { into.append(...from.childNodes); previous.dataset.seq = event.seq; return; }
     }
     if (event.kind === "tool_output" || event.kind === "tool_result") {
@@ -57,11 +77,15 @@
       for (const id of ["session-head", "composer"]) {
         const fresh = page.getElementById(id), old = document.getElementById(id);
         if (!fresh || !old) continue;
-        const typed = id === "composer" && old.querySelector("textarea") ? old.querySelector("textarea").value : "";
-        const copy = document.importNode(fresh, true);
-        old.replaceWith(copy);
-        if (typed && copy.querySelector("textarea")) copy.querySelector("textarea").value = typed;
-        if (window.htmx) window.htmx.process(copy);
+        const typed = old.querySelector("textarea"), field = fresh.querySelector("textarea");
+        // Who has a menu open, or stands on a button, keeps that.
+        const stops = (root) => [...root.querySelectorAll("a,button,summary,textarea")], at = stops(old).indexOf(document.activeElement);
+        const menu = fresh.querySelector("details");
+        if (menu && old.querySelector("details[open]")) menu.open = true;
+        old.replaceWith(fresh);
+        if (at >= 0 && stops(fresh)[at]) stops(fresh)[at].focus();
+        if (typed && field) field.value = typed.value;
+        if (window.htmx) window.htmx.process(fresh);
       }
     }, 150);
   };
@@ -88,28 +112,72 @@
     refreshHead,
   };
 
-  // -- older events, expand, collapse, wrap
+  // -- older events, expand, collapse, calls, what was found
+  const call = (by) => {
+    const cards = [...log.querySelectorAll(".ev-tool_call")], top = (one) => one.getBoundingClientRect().top;
+    const card = by > 0 ? cards.find((one) => top(one) > 72) : cards.findLast((one) => top(one) < 48);
+    if (!card) return;
+    card.scrollIntoView();
+    card.querySelector("a,[tabindex]").focus({ preventScroll: true });
+  };
+  const hit = (by, link) => {
+    at = (by > 0 ? hits.find((seq) => seq > at) : hits.findLast((seq) => seq < at)) || hits.at(by > 0 ? 0 : -1);
+    const box = document.getElementById("e" + at), to = new URL(link.href);
+    if (!box) { to.searchParams.set("at", at); to.hash = "e" + at; location.assign(to); return; }
+    location.hash = box.id;
+    box.scrollIntoView({ block: "center" });
+    document.querySelector("[data-place]").textContent = (hits.indexOf(at) + 1) + " of " + hits.length + " events";
+  };
+  const mark = () => {
+    const found = [], walk = document.createTreeWalker(log, NodeFilter.SHOW_TEXT), size = sought.length;
+    if (!size || !window.Highlight) return;
+    for (let text; (text = walk.nextNode());) {
+      for (let from = 0; (from = text.data.toLowerCase().indexOf(sought, from)) >= 0; from += size) {
+        found.push(new StaticRange({ startContainer: text, startOffset: from, endContainer: text, endOffset: from + size }));
+      }
+    }
+    CSS.highlights.set("find", new Highlight(...found.slice(0, 5000)));
+  };
+
   document.addEventListener("click", async (event) => {
-    const target = event.target.closest("[data-older],[data-expand],[data-collapse]");
+    const target = event.target.closest("[data-older],[data-expand],[data-collapse],[data-step],[data-hit],[data-action=follow]");
     if (!target) return;
     if (target.matches("[data-older]")) {
       event.preventDefault();
-      const answer = await fetch(target.href);
+      const answer = await fetch(target.dataset.older);
       if (!answer.ok) return;
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html"), before = document.documentElement.scrollHeight;
-      target.closest(".older").replaceWith(...[...page.body.childNodes].map((child) => document.importNode(child, true)));
-      window.scrollBy(0, document.documentElement.scrollHeight - before);
-    } else log.querySelectorAll("details").forEach((one) => { one.open = target.matches("[data-expand]"); });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html"), before = height();
+      dress(page.body);
+      target.closest(".older").replaceWith(...page.body.childNodes);
+      window.scrollBy(0, height() - before);
+      mark();
+    } else if (target.dataset.step) call(Number(target.dataset.step));
+    else if (target.dataset.hit) { event.preventDefault(); hit(Number(target.dataset.hit), target); }
+    else if (target.matches("a")) { if (log.dataset.part === undefined) { event.preventDefault(); toEnd(); } }
+    else log.querySelectorAll("details").forEach((one) => { one.open = target.matches("[data-expand]"); });
   });
   // Older events come when somebody scrolls up to them; the link does the same without.
   let scrolled = false;
-  window.addEventListener("wheel", () => { scrolled = true; }, { passive: true });
-  window.addEventListener("keydown", () => { scrolled = true; });
+  for (const kind of ["wheel", "keydown"]) window.addEventListener(kind, () => { scrolled = true; }, { passive: true });
   window.addEventListener("scroll", () => {
     const older = log.querySelector("[data-older]");
     if (older && scrolled && older.getBoundingClientRect().bottom > 0 && !older.dataset.asked) { older.dataset.asked = "1"; older.click(); }
   }, { passive: true });
-  const wrap = document.querySelector("[data-wrap] input");
-  if (wrap) wrap.addEventListener("change", () => log.classList.toggle("nowrap", !wrap.checked));
-  if (head && log.dataset.live && !location.hash) toEnd();
+  const tools = document.querySelector(".transcript-tools"), kind = tools.querySelector("select");
+  kind.addEventListener("change", () => kind.form.requestSubmit());
+  tools.querySelectorAll("[hidden]").forEach((one) => { one.hidden = false; });
+
+  // -- seconds that pass: a run, a command, the wait before another attempt
+  setInterval(() => document.querySelectorAll("[data-since]").forEach((one) => {
+    const spent = Math.floor((Date.now() - Date.parse(one.dataset.since)) / 1000), card = one.closest(".ev-tool_call");
+    const { retry } = one.dataset, over = retry ? spent >= retry : card && (!log.dataset.live || card.querySelector(".result"));
+    one.textContent = over ? "" : retry ? "Again in " + Math.ceil(retry - spent) + " s." : (spent < 60 ? "" : Math.floor(spent / 60) + " min ") + (spent % 60) + " s";
+  }), 1000);
+
+  dress(log);
+  mark();
+  if (at && !location.hash) location.hash = "e" + at;
+  // An event that is in no part of the page: the server shows it among its neighbours.
+  if (/^#e\d+$/.test(location.hash) && !location.search && !document.getElementById(location.hash.slice(1))) location.replace("?at=" + location.hash.slice(2) + location.hash);
+  if (head && log.dataset.live && !location.hash && !sought) toEnd();
 })();

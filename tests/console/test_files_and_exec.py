@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
 from accounts.models import Role, User
+from tests.console.filling import filled_in
 from tests.eventually import eventually
 from tests.factories import make_user
 from tests.workspaces.conftest import Process, alice, owner, process, provider, root_path, running, template
 from workspaces.models import Exec, Workspace
+from workspaces.pages import execs
 from workspaces.pages.files import ask
 
 __all__ = ["alice", "owner", "process", "provider", "root_path", "running", "template"]
@@ -74,6 +78,115 @@ def test_new_renamed_and_deleted(process: Process, running: str, browser: Client
     assert ">a.txt<" not in listed
     assert browser.post(f"/files/{running}/data", {"do": "delete"}).status_code == 303
     assert browser.get(f"/files/{running}/data").status_code == 404
+
+
+def test_a_folder_says_what_its_deletion_takes_and_can_be_downloaded(
+    process: Process, running: str, browser: Client
+) -> None:
+    for name in ("a.txt", "b.txt", ".hidden"):
+        put(running, f"data/{name}", b"x")
+    html = browser.get(f"/files/{running}/data/").content.decode()
+    assert "with its 3 entries" in html
+    assert "Delete folder" in html
+    assert f"/v1/workspaces/{running}/files/download?path=data" in html
+    assert "with its 1 entry" in (put(running, "one/a", b"") and browser.get(f"/files/{running}/one/").content.decode())
+    assert "Delete file" in browser.get(f"/files/{running}/data/a.txt").content.decode()
+    tar = browser.get(f"/v1/workspaces/{running}/files/download?path=.", headers={"Accept": "*/*"})
+    assert (tar.status_code, tar["Content-Type"]) == (200, "application/x-tar")
+
+
+def test_a_large_folder_comes_in_pages_and_a_filter_looks_through_all(
+    process: Process, running: str, browser: Client
+) -> None:
+    async def many(box: Any) -> None:
+        for number in range(1100):
+            await box.write(f"many/f{number:04d}", b"", mode=0o644)
+
+    ask(Workspace.objects.get(slug=running), many)
+    seen: list[str] = []
+    path = f"/files/{running}/many/"
+    for _ in range(3):
+        answer = browser.get(path)
+        seen += [entry["name"] for entry in answer.context["entries"]]
+        cursor = answer.context["next_cursor"]
+        path = f"/files/{running}/many/?" + urlencode({"cursor": cursor or ""})
+    assert seen == [f"f{number:04d}" for number in range(1100)]
+    assert cursor is None
+    assert "More entries" in browser.get(f"/files/{running}/many/").content.decode()
+    assert "with its more than 500 entries" in browser.get(f"/files/{running}/many/").content.decode()
+    found = browser.get(f"/files/{running}/many/?match=F109")
+    assert [entry["name"] for entry in found.context["entries"]] == [f"f{number}" for number in range(1090, 1100)]
+    assert "No name here holds" in browser.get(f"/files/{running}/many/?match=nothing").content.decode()
+
+
+def test_what_is_neither_file_nor_directory_is_shown_and_leads_nowhere(
+    process: Process, running: str, browser: Client
+) -> None:
+    command = {"command": "mkfifo pipe; ln -s /etc/passwd link"}
+    browser.post(f"/workspaces/{running}/exec/", command)
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    html = browser.get(f"/files/{running}/").content.decode()
+    assert "<small>symlink</small>" in html
+    assert "<small>other</small>" in html
+    assert f'href="/files/{running}/link"' not in html
+    assert "root:" not in browser.get(f"/files/{running}/link").content.decode()
+
+
+def test_a_page_hears_that_its_file_was_changed_or_removed(process: Process, running: str, browser: Client) -> None:
+    put(running, "out.txt", b"first")
+    html = browser.get(f"/files/{running}/out.txt").content.decode()
+    asked = re.search(r'hx-get="(\?as=state[^"]*)"', html)
+    assert asked is not None
+    path = f"/files/{running}/out.txt" + asked.group(1).replace("&amp;", "&")
+    Workspace.objects.update(last_activity_at="2020-01-01T00:00:00Z")
+    assert browser.get(path).status_code == 204
+    assert Workspace.objects.get().last_activity_at.year == 2020, "an open page keeps a workspace from being idle"
+    put(running, "out.txt", b"second")
+    note = browser.get(path)
+    assert note.status_code == 286
+    assert "Changed on disk" in note.content.decode()
+    browser.post(f"/files/{running}/out.txt", {"do": "delete"})
+    assert "removed on disk" in browser.get(path).content.decode()
+    browser.post(f"/workspaces/{running}/stop/")
+    eventually(lambda: Workspace.objects.get().phase == "stopped", within=30)
+    assert browser.get(path).status_code == 204
+
+
+def test_more_of_a_long_text_is_loaded_up_to_what_a_page_holds(process: Process, running: str, browser: Client) -> None:
+    put(running, "huge.txt", b"0123456789abcde\n" * 200_000)  # 3.2 MB
+    path, shown = f"/files/{running}/huge.txt", 0
+    for step in range(12):
+        context = browser.get(f"{path}?more={step}").context
+        now = sum(len(lines) for _, lines in context["parts"])
+        assert now > shown
+        shown = now
+        if not context["more"]:
+            break
+    assert shown >= (2 * 1024**2 + 64 * 1024) // 16 - 2
+    assert step <= 8
+    assert browser.get(f"{path}?more=99999999").context["more"] == 0
+    assert browser.get(f"{path}?more=x").context["more"] == 1
+
+
+def test_an_image_that_is_too_large_says_so(process: Process, running: str, browser: Client) -> None:
+    put(running, "big.png", b"\x89PNG\r\n\x1a\n" + b"0" * (10 * 1024**2))
+    assert "larger than 10 MiB" in browser.get(f"/files/{running}/big.png").content.decode()
+
+
+def test_a_file_that_may_not_be_read_says_so(process: Process, running: str, browser: Client) -> None:
+    put(running, "closed.txt", b"secret")
+    browser.post(f"/workspaces/{running}/exec/", {"command": "chmod 000 closed.txt"})
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    html = browser.get(f"/files/{running}/closed.txt").content.decode()
+    assert "secret" not in html
+    assert "is not allowed to do this" in html
+    assert "Filter names" in html, "the directory stays beside it"
+
+
+def test_the_footer_names_the_line_of_the_client(process: Process, running: str, browser: Client) -> None:
+    put(running, "out.txt", b"x")
+    html = browser.get(f"/files/{running}/out.txt").content.decode()
+    assert f"primectl workspace files get {running} out.txt --content" in html
 
 
 def test_saving_over_somebody_elses_change_shows_both_and_overwrites_only_when_asked(
@@ -173,3 +286,41 @@ def test_who_may_only_look_changes_nothing(process: Process, running: str) -> No
     ):
         assert client.post(path, form).status_code in (403, 404)
     assert not Exec.objects.exists()
+
+
+def test_a_command_takes_directory_and_environment_and_runs_again_with_both(
+    process: Process, running: str, browser: Client
+) -> None:
+    put(running, "sub/x.txt", b"")
+    form = {"command": "pwd; echo $WORD", "cwd": "sub", "env": "WORD=a=b\r\n", "timeout_s": "7"}
+    assert browser.post(f"/workspaces/{running}/exec/", form).status_code == 303
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    html = browser.get(f"/workspaces/{running}/exec/").content.decode()
+    assert "/sub\na=b" in html
+    again = filled_in(html.replace('<form method="post"', '<form class="edit" method="post"'), {})
+    assert (again["command"], again["cwd"], again["timeout_s"]) == (["pwd; echo $WORD"], ["sub"], ["7.0"])
+    refused = browser.post(f"/workspaces/{running}/exec/", {"command": "id", "env": "1X=2", "cwd": "kept"})
+    assert refused.status_code == 422
+    assert "1X=2" in refused.content.decode()
+    assert 'value="kept"' in refused.content.decode()
+
+
+def test_what_a_command_printed_is_downloaded_byte_for_byte(
+    process: Process, running: str, browser: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(execs, "RAW_PIECE", 100_000)  # so that it takes several
+    command = "printf '\\377\\000<b>'; head -c 300000 /dev/zero; echo oops >&2"
+    browser.post(f"/workspaces/{running}/exec/", {"command": command})
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    run = Exec.objects.get()
+    assert f"/workspaces/{running}/exec/{run.slug}/raw/" in browser.get(f"/workspaces/{running}/exec/").content.decode()
+    raw = browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/")
+    assert raw.content == b"\xff\x00<b>" + b"\0" * 300_000
+    assert raw["Content-Type"] == "application/octet-stream"
+    assert raw["Content-Disposition"].startswith("attachment")
+    assert "sandbox" in raw["Content-Security-Policy"]
+    assert browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=stderr").content == b"oops\n"
+    assert browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=both").status_code == 422
+    stranger = Client(raise_request_exception=False, headers={"Accept": "text/html"})
+    stranger.force_login(make_user("charlie"))
+    assert stranger.get(f"/workspaces/{running}/exec/{run.slug}/raw/").status_code == 404

@@ -188,3 +188,23 @@ def test_a_link_makes_no_call_and_a_test_without_scripts_is_a_page(world: dict[s
     assert "answered in" in whole
     assert "<html" not in client.post(path, headers={"HX-Request": "true"}).content.decode()
     assert LLMProvider.objects.get().health == "healthy"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/workspaces/providers/fake/",
+        "/workspaces/templates/plain/",
+        "/compute/llm-providers/scripted/",
+        "/compute/agents/{agent}/",
+    ],
+)
+def test_each_object_shows_who_did_what_with_it(path: str, world: dict[str, str]) -> None:
+    path = path.format(**world)
+    client = browser(make_admin())
+    shown = client.get(f"{path}activity/").content.decode()
+    assert ".create" in shown
+    assert "Activity" in client.get(path).content.decode()
+    edit = client.get(f"{path}edit/?as=yaml")
+    assert edit.status_code == 200
+    assert shown.count(".update") == 0

@@ -97,6 +97,7 @@ def test_hostile_text_is_inert_on_every_page_that_shows_it(settings: Any) -> Non
         "/workspaces/templates/", "/workspaces/templates/plain/", "/workspaces/templates/plain/edit/", "/workspaces/templates/plain/history/",
         "/workspaces/templates/plain/yaml/", "/compute/agents/", f"/compute/agents/{agent.slug}/", f"/compute/agents/{agent.slug}/edit/",
         "/sessions/", f"/sessions/{session.slug}/", f"/sessions/{session.slug}/raw/", "/admin/audit/", "/files/",
+        f"/sessions/{session.slug}/timeline/", f"/sessions/{session.slug}/files/", f"/sessions/{session.slug}/?find=alert", "/admin/system/",
     ]  # fmt: skip
     for path in paths:
         html = client.get(path).content.decode()

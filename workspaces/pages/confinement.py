@@ -6,15 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from accounts.models import AuditEntry
+from accounts.pages.resource import audited
 from workspaces.models import Exec, Workspace
 
 ENTRIES = 100
 SIZES = {"memory", "disk"}
 LIMITS = {"cpu": "CPU", "memory": "Memory", "pids": "Processes", "disk": "Disk", "egress": "Egress"}
+NEIGHBOURS = "Neighbours, host services"
+APART = {  # network: why nobody answers there
+    "none": "no network: loopback only",
+    "internal": "a network of its own, without a way out",
+    "egress bridge": "one bridge for all; neighbours are kept apart on it",
+}
 # Row: (title, the limit it belongs to, what was applied without one, the probe's checks).
 ROWS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("Egress", "egress", "", ("network_route", "network_gateway", "network_dns")),
+    (NEIGHBOURS, "", "", ("network_gateway",)),
     ("Host name", "", "its own UTS namespace", ("hostname",)),
     ("Engine socket, host paths", "", "only the workspace's volume and a temporary area are mounted", ("engine_socket", "workspace_mount")),
     ("User, capabilities, privileges", "", "user 1000, no capability, no new privileges", ("uid", "capabilities", "no_new_privs")),
@@ -58,8 +65,16 @@ def table(item: Mapping[str, Any]) -> list[Proof]:
         one = applied.get(limit) or {}
         asked = _shown(limit, one.get("asked")) if limit else ""
         words = _shown(limit, one.get("applied")) if limit else fixed if checks else ""
+        network = str((item.get("applied") or {}).get("network", ""))
         if limit == "egress" and one:
-            words = f"network {(item.get('applied') or {}).get('network', '')}"
+            words = f"network {network}"
+        if limit == "disk" and one.get("enforced") == "soft":
+            words += ": a cap on each file, and a watcher"
+        if title == NEIGHBOURS:
+            words = APART.get(network, "")
+            mine = (
+                mine if network != "egress bridge" else []
+            )  # there the probe looks for the way out that was asked for
         found.append(Proof(title, asked, words, _word(mine, one.get("enforced", "")), mine))
     rest = [check for name, check in checks.items() if name not in named]
     return [*found, *(Proof(check["name"].replace("_", " "), "", "", _word([check], ""), [check]) for check in rest)]
@@ -101,8 +116,5 @@ def activity(row: Workspace) -> list[dict[str, Any]]:
                 "exec_id": run.slug,
             }
         )
-    for entry in AuditEntry.objects.filter(kind=row.KIND, object_id=row.slug).order_by("-at")[:ENTRIES]:
-        found.append(
-            {"at": entry.at.isoformat(), "kind": "audit", "text": entry.action, "more": f"by {entry.actor_name}"}
-        )
+    found += audited(row)
     return sorted(found, key=lambda one: str(one["at"]), reverse=True)[:ENTRIES]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeVar
 from urllib.parse import quote
 
@@ -12,12 +12,12 @@ from django.shortcuts import render
 from django.templatetags.static import static
 
 from accounts.pages.door import Door
-from accounts.pages.views import is_fragment
+from accounts.pages.views import STOP_POLLING, is_fragment
 from accounts.permissions import may_change
 from primer_site.errors import FieldError, Invalid, NotFound, PrimerError
 from workspaces import services
 from workspaces.api import WorkspaceViewSet
-from workspaces.execution import FileInfo
+from workspaces.execution import FileInfo, Listing
 from workspaces.fields import path_problem
 from workspaces.files_api import FileView
 from workspaces.files_shapes import when
@@ -25,10 +25,11 @@ from workspaces.models import Phase, Workspace
 from workspaces.pages import viewer
 from workspaces.pages.workspaces import WORKSPACES
 from workspaces.sandbox import Sandbox
-from workspaces.sandbox_errors import FileMissing
+from workspaces.sandbox_errors import FileMissing, FilePermission
 
 T = TypeVar("T")
-ENTRIES = 500
+ENTRIES = 500  # of a directory on one page
+MATCHED_PAGES = 20  # that a filter looks through at once
 ACE = "django_ace/ace/ace.js"
 
 
@@ -42,8 +43,29 @@ def index(request: HttpRequest) -> HttpResponse:
 
 def workspace_of(request: HttpRequest, id: str) -> Workspace:
     row: Workspace = Door(WorkspaceViewSet, request).get(id)
-    services.workspace_touch(row.pk, row.last_activity_at)
+    if request.GET.get("as") != "state":  # a page that asks by itself is nobody at work
+        services.workspace_touch(row.pk, row.last_activity_at)
     return row
+
+
+def changed(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
+    """The note that a file is not what the page shows any more; nothing (204) while it is, and where nobody can be asked."""
+    try:
+        now = stamp(ask(row, lambda box: box.stat(path)))
+    except (FileMissing, NotFound):
+        now = ""
+    except PrimerError:
+        return HttpResponse(status=204)
+    if now == request.GET.get("stamp", ""):
+        return HttpResponse(status=204)
+    return render(
+        request, "files/changed.html", {"gone": not now, "url": file_url(row.slug, path)}, status=STOP_POLLING
+    )
+
+
+def stamp(info: FileInfo) -> str:
+    """What a change of a file changes: asked each few seconds, so the content is not read for it."""
+    return f"{info.modified_at:.6f}-{info.size_bytes}"
 
 
 def ask(row: Workspace, work: Callable[[Sandbox], Awaitable[T]]) -> T:
@@ -68,6 +90,8 @@ def browse(request: HttpRequest, id: str, path: str = "") -> HttpResponse:
         return changes.change(request, row, path)
     if request.GET.get("as") == "image":
         return viewer.image(lambda work: ask(row, work), path)
+    if request.GET.get("as") == "state":
+        return changed(request, row, path)
     context = browse_context(request, row, path)
     error = context.get("error")
     running = row.phase == Phase.RUNNING
@@ -95,18 +119,47 @@ def browse_context(request: HttpRequest, row: Workspace, path: str) -> dict[str,
 def _look(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
     info = ask(row, lambda box: box.stat(path)) if path else None
     directory = path if info is None or info.kind == "dir" else path.rpartition("/")[0]
-    cursor = request.GET.get("cursor") or None
-    found = ask(row, lambda box: box.list(directory, cursor=cursor, limit=ENTRIES))
+    match = request.GET.get("match", "").strip()
+    found = ask(row, lambda box: entries_of(box, directory, request.GET.get("cursor") or None, match))
     hidden = request.GET.get("hidden") == "1"
     shown = [item for item in found.items if hidden or not item.name.startswith(".")]
     context: dict[str, Any] = {
         "directory": directory, "entries": [entry(row.slug, item, path) for item in order(shown)], "hidden": hidden,
         "hidden_count": len(found.items) - len(shown), "next_cursor": found.cursor, "parent": parent_url(row.slug, directory),
+        "match": match, "total": len(found.items), "tar_url": download_url(row.slug, directory or "."),
     }  # fmt: skip
     if info is not None and info.kind != "dir":
-        context |= {"info": info, "modified": when(info.modified_at)}
-        context |= viewer.show(lambda work: ask(row, work), info, request.GET.get("view", ""))
+        context |= {"info": info, "modified": when(info.modified_at), "stamp": stamp(info)}
+        context |= _shown(request, row, info)
     return context
+
+
+def _shown(request: HttpRequest, row: Workspace, info: FileInfo) -> dict[str, Any]:
+    """The file as the viewer draws it; one that its own sandbox may not read says so beside the directory."""
+    more = request.GET.get("more", "")
+    steps = int(more) if more.isascii() and more.isdigit() else 0
+    try:
+        return viewer.show(lambda work: ask(row, work), info, request.GET.get("view", ""), steps)
+    except FilePermission as exc:
+        return {"viewer": "refused", "refusal": exc}
+
+
+async def entries_of(box: Sandbox, directory: str, cursor: str | None, match: str) -> Listing:
+    """A page of a directory; with `match` those whose name holds it, from as many pages as it takes within MATCHED_PAGES."""
+    found = await box.list(directory, cursor=cursor, limit=ENTRIES)
+    if not match:
+        return found
+    kept = matching(found.items, match)
+    for _ in range(MATCHED_PAGES):
+        if found.cursor is None or len(kept) >= ENTRIES:
+            break
+        found = await box.list(directory, cursor=found.cursor, limit=ENTRIES)
+        kept += matching(found.items, match)
+    return Listing(tuple(kept), found.cursor)
+
+
+def matching(items: Iterable[FileInfo], match: str) -> list[FileInfo]:
+    return [item for item in items if match.lower() in item.name.lower()]
 
 
 def order(items: list[FileInfo]) -> list[FileInfo]:

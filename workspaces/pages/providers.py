@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from django.conf import settings
 from django.db.models import Count, Q
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 
-from accounts.pages.editing import READ_ONLY, Item
+from accounts.pages.editing import Item
 from accounts.pages.form import Field, Option, Section
-from accounts.pages.resource import ResourcePages
+from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
 from accounts.pages.views import page, part
 from primer_site import problems
-from primer_site.errors import PrimerError
+from primer_site.errors import FieldError, Invalid, PrimerError
+from workspaces import unowned
 from workspaces.api import ProviderViewSet
 from workspaces.kinds import KUBERNETES_REFUSED, RUNTIMES_REFUSED
 from workspaces.models import Health, ProviderKind, WorkspaceProvider
@@ -27,14 +29,12 @@ CONNECTION = Field(
     "config.connection.kind", "Connection", "cards", default="socket",
     options=(
         Option("socket", "Socket", "a file of this host", fields=(
-            Field("config.connection.socket_path", "Socket path", default="/var/run/docker.sock",
-                  help="The engine's socket. Whoever reaches it is root on its host."),)),
+            Field("config.connection.socket_path", "Socket path", default="/var/run/docker.sock"),)),
         Option("tcp", "TCP", "another host, over TLS", fields=(
-            Field("config.connection.url", "URL", placeholder="tcp://engine.example:2376",
-                  help="Without TLS material everybody on the way can run anything on that engine."),
+            Field("config.connection.url", "URL", placeholder="tcp://engine.example:2376"),
             Field("config.connection.tls.ca", "CA certificate", "area", empty=""),
             Field("config.connection.tls.cert", "Client certificate", "area", empty=""),
-            Field("config.connection.tls.key", "Client key", "secret", help="Write-only; changing the URL drops it."))),
+            Field("config.connection.tls.key", "Client key", "secret"))),
     ),
 )  # fmt: skip
 REACHABILITY = Field(
@@ -42,8 +42,7 @@ REACHABILITY = Field(
     options=(
         Option("engine", "Engine", "through the engine: works without any network"),
         Option("host_port", "Host port", "accepted; workspaces are reached through the engine for now", fields=(
-            Field("config.reachability.bind_host", "Bind host", default="127.0.0.1",
-                  help="Any other address than a loopback one opens the port to a network."),)),
+            Field("config.reachability.bind_host", "Bind host", default="127.0.0.1"),)),
     ),
 )  # fmt: skip
 RUNTIME = Field(
@@ -54,9 +53,9 @@ RUNTIME = Field(
     ),
 )  # fmt: skip
 ROOT_PATH = Field(
-    "config.root_path", "Root path", default="", placeholder="/var/lib/primer/local",
-    help="Where the directories of workspaces are made on this host.", warn="Code runs on this host. Nothing is isolated.",
+    "config.root_path", "Root path", default="", placeholder="/var/lib/primer/local", warn="Code runs on this host. Nothing is isolated.",
 )  # fmt: skip
+KNOWN = Field("_known", "I know that code runs on this host and that nothing is isolated", "tick")
 
 
 class ProviderPages(ResourcePages):
@@ -71,17 +70,24 @@ class ProviderPages(ResourcePages):
     form_template = "providers/form.html"
     empty = "Nothing can run yet. A provider is the Docker or Kubernetes that hosts sandboxes."
     empty_cli = "primectl create -f docker-provider.yaml"
-    tabs = (("", "Overview"), ("templates", "Templates"), ("workspaces", "Workspaces"), ("yaml", "YAML"))
+    tabs = (
+        ("", "Overview"),
+        ("templates", "Templates"),
+        ("workspaces", "Workspaces"),
+        ("activity", "Activity"),
+        ("yaml", "YAML"),
+    )
+    page_sorts: ClassVar[Mapping[str, str]] = {"provider": "provider", "health": "health", "checked_at": "checked_at"}
     columns: ClassVar[Sequence[Column]] = (
         Column("ID", "id", "id", sort="id"),
-        Column("Provider", "provider", "kind"),
+        Column("Provider", "provider", "kind", sort="provider"),
         Column("Runtime", "config.runtime", narrow=True),
         Column("Connection", "config.connection.kind", narrow=True),
         Column("Reachability", "config.reachability.kind", narrow=True),
-        Column("Health", "status.health", "chip", vocabulary="health"),
+        Column("Health", "status.health", "chip", sort="health", vocabulary="health"),
         Column("Templates", "templates", "number"),
         Column("Workspaces", "workspaces", "number"),
-        Column("Checked", "status.checked_at", "time", narrow=True),
+        Column("Checked", "status.checked_at", "time", sort="checked_at", narrow=True),
     )
     filters: ClassVar[Sequence[Filter]] = (
         Filter("provider", "Kind", "provider", tuple(ProviderKind.choices)),
@@ -93,15 +99,20 @@ class ProviderPages(ResourcePages):
             Option("container", "Container", "Docker on this host or another", fields=(RUNTIME, CONNECTION, REACHABILITY)),
             Option("kubernetes", "Kubernetes", KUBERNETES_REFUSED, disabled=True),
             Option("local", "Local", "directories of this host; isolates nothing" if settings.PRIMER_ALLOW_LOCAL else LOCAL_REFUSED,
-                   disabled=not settings.PRIMER_ALLOW_LOCAL, fields=(ROOT_PATH,)),
+                   disabled=not settings.PRIMER_ALLOW_LOCAL, fields=(ROOT_PATH, KNOWN)),
         )  # fmt: skip
         main = (
-            Field("id", "ID", required=True, fixed=True, placeholder="docker-local",
-                  help="Lower-case letters, digits and dashes. It cannot be changed later."),
+            Field("id", "ID", required=True, fixed=True, placeholder="docker-local"),
             Field("config.kind", "Provider", "cards", options=kinds, default="container", also="provider"),
         )  # fmt: skip
         more = (Field("description", "Description"), Field("labels", "Labels", "pairs"))
         return [Section("", main), Section("Notes", more, id="notes")]
+
+    def _store(self, request: HttpRequest, row: Any, body: Item) -> HttpResponse:
+        by_form = request.POST.get("_form") != "yaml"
+        if row is None and by_form and body.get("provider") == "local" and not request.POST.get(KNOWN.path):
+            raise Invalid("The provider is not valid.", errors=[FieldError(KNOWN.path, "has to be ticked")])
+        return super()._store(request, row, body)
 
     def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
         live = Count("templates", filter=Q(templates__deleted_at=None), distinct=True)
@@ -112,7 +123,7 @@ class ProviderPages(ResourcePages):
     def more_urls(self) -> list[URLPattern]:
         check = self.act("check", "Provider {} was checked just now.")
         return [
-            path("test/", page(self.test), name="provider-test"),
+            path("new/test/", page(self.test), name="provider-test"),
             path("<str:id>/check/", check, name="provider-check"),
         ]
 
@@ -120,6 +131,9 @@ class ProviderPages(ResourcePages):
         if not self.may_create(request):
             return []
         return [{"label": "Check now", "url": self.href(row.public_id, "check"), "icon": "arrow-path"}]
+
+    def row_actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
+        return self.actions(request, row, item)
 
     def tab_context(self, request: HttpRequest, row: WorkspaceProvider, item: Item, tab: str) -> dict[str, Any]:
         from workspaces.pages.templates import TEMPLATES
@@ -131,7 +145,11 @@ class ProviderPages(ResourcePages):
         if tab == "workspaces":
             rows = WORKSPACES.door(request).rows().filter(provider=row)
             return {"listing": WORKSPACES.listing(request, rows), "listed": WORKSPACES}
-        return {"limits": [(LIMIT_NAMES.get(name, name), worth) for name, worth in row.enforces.items()]}
+        if tab == "activity":
+            return {"entries": audited(row)}
+        why = row.engine.get("limit_reasons", {})
+        limits = [(LIMIT_NAMES.get(name, name), worth, why.get(name, "")) for name, worth in row.enforces.items()]
+        return {"limits": limits, "unowned": unowned.recent(row.slug) if self.user(request).is_admin else []}
 
     def consequences(self, request: HttpRequest, row: WorkspaceProvider) -> dict[str, Any]:
         lines = ["The settings and the stored credentials of this engine. The engine itself and what is on it stay."]
@@ -139,19 +157,23 @@ class ProviderPages(ResourcePages):
 
     def test(self, request: HttpRequest) -> HttpResponse:
         """Tests what the form says, saved or not."""
+        self.only_makers(request)
         status: Any = None
         error: PrimerError | None = None
-        if request.method == "POST":
-            try:
-                stored = request.POST.get("_id", "")
-                door = self.door(request)
-                base = dict(door.shown(door.get(stored))) if stored else {}
-                body = self.body_of(request, base, editing=bool(stored))
-                body = {name: value for name, value in body.items() if name not in READ_ONLY}
-                status = door.call("POST", "check_body", data={**body, "id": body.get("id") or "unsaved"}).data
-            except Exception as exc:
-                error = problems.to_error(exc)
-        return part(request, "providers/tested.html", {"status": status, "error": error, "pages": self})
+        if request.method != "POST":
+            return HttpResponseRedirect(self.base + "new/")
+        began = time.monotonic()
+        try:
+            body = self.posted(request)
+            asked: Item = {name: body[name] for name in ("provider", "config") if name in body}
+            row = self.door(request).get(body["id"]) if request.POST.get("_id") else None
+            asked["id"] = row.slug if row is not None else "unsaved"
+            status = self.door(request).view("POST", "create").check_unsaved(asked, row)
+        except Exception as exc:
+            error = problems.to_error(exc)
+        took = round(1000 * (time.monotonic() - began))
+        context = {"status": status, "error": error, "pages": self, "took_ms": took}
+        return part(request, "providers/tested.html", context)
 
 
 PROVIDERS = ProviderPages()

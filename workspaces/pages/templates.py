@@ -5,37 +5,74 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q, TextField, Value
+from django.db.models.fields.json import KeyTextTransform, KeyTransform
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 
 from accounts.pages.editing import Item
-from accounts.pages.form import Field, Option, Section, dig
-from accounts.pages.resource import ResourcePages
+from accounts.pages.form import Field, Option, Section, Worth, dig
+from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
-from accounts.pages.views import page, part
+from accounts.pages.views import page, part, suggestions
 from primer_site import problems
 from primer_site.errors import PrimerError
 from workspaces.api import TemplateViewSet
 from workspaces.kinds import KUBERNETES_REFUSED
-from workspaces.models import WorkspaceProvider, WorkspaceTemplate
+from workspaces.models import ProviderKind, WorkspaceProvider, WorkspaceTemplate
 from workspaces.serializers import TemplateVersionSerializer
 
 VERSIONS = 100
+DEFAULT_IMAGE = "primer/workspace-runtime:1.0"
 NOT_ISOLATED = "This provider runs code on the server's own host. Nothing is isolated."
 INTERNAL_LEAKS = "an own network without a way out; reaches what the engine's host serves on 0.0.0.0 unless the probe proves otherwise"
 
 
-def egress(worth: str) -> Field:
+UNTAGGED = "No fixed version: this name may mean another image tomorrow. Name a tag other than latest, or a digest."
+
+
+def moves(image: object) -> bool:
+    """Whether an image's name means another image when a newer one is made: `:latest`, or no tag at all."""
+    name = str(image or "").rpartition("/")[2]
+    return bool(name) and "@" not in name and (":" not in name or name.endswith(":latest"))
+
+
+def worth_on(provider: WorkspaceProvider | None, body: Mapping[str, Any], name: str) -> Worth | None:
+    """What a limit of the body is worth on the chosen provider, and why, as its last check found."""
+    if provider is None or name not in provider.enforces:
+        return None
+    worth, engine = provider.enforces[name], provider.engine
+    why = str(engine.get("limit_reasons", {}).get(name, ""))
+    path, has, unit = {
+        "cpu": ("backend.cpu_cores", "cpus", "cores"), "memory": ("backend.memory_bytes", "memory_bytes", "bytes of memory"),
+    }.get(name, ("", "", ""))  # fmt: skip
+    asked, there = dig(body, path), engine.get(has)
+    if isinstance(asked, int | float) and there and asked > there:
+        return Worth("unavailable", f"The engine has {there} {unit}.")
+    if name == "disk" and dig(body, "backend.disk_medium") == "memory":
+        return Worth("enforced")
+    if name == "egress" and dig(body, "backend.network.mode") == "internal":
+        return Worth("soft", "What such a network lets through differs between engines: the probe decides.")
+    return Worth(worth, why)
+
+
+def egress(worth: Worth | None) -> Field:
     """What each choice does on this provider, in its own words."""
-    held = f", {worth}" if worth else ""
+    held = f", {worth.word}" if worth is not None else ""
     return Field(
-        "backend.network.egress", "Egress", "cards", default="deny_all",
+        "backend.network.egress", "Egress", "cards", default="deny_all", worth=worth,
         options=(
             Option("deny_all", "deny_all", f"no network at all: loopback only{held}"),
             Option("allow_all", "allow_all", "reaches the internet and what the engine's host can reach; neighbours do not answer"),
         ),
     )  # fmt: skip
+
+
+def _egress_column() -> Any:
+    """What the template lets out, "" of a kind that has no such choice."""
+    stored = KeyTextTransform("egress", KeyTransform("network", "backend"))
+    return Coalesce(stored, Value(""), output_field=TextField())  # as text: a key of JSON is compared as JSON
 
 
 class TemplatePages(ResourcePages):
@@ -47,13 +84,21 @@ class TemplatePages(ResourcePages):
     noun = "template"
     icon = "square-3-stack-3d"
     templates = "templates"
+    form_template = "templates/form.html"
     empty = "A template fixes image, limits and network."
     empty_cli = "primectl create -f code-sandbox.yaml"
-    tabs = (("", "Overview"), ("workspaces", "Workspaces"), ("history", "History"), ("yaml", "YAML"))
+    tabs = (
+        ("", "Overview"),
+        ("workspaces", "Workspaces"),
+        ("history", "History"),
+        ("activity", "Activity"),
+        ("yaml", "YAML"),
+    )
+    page_sorts: ClassVar[Mapping[str, str]] = {"provider_id": "provider__slug"}
     columns: ClassVar[Sequence[Column]] = (
         Column("ID", "id", "id", sort="id"),
         Column("Description", "description", narrow=True),
-        Column("Provider", "provider_id", "link", href="/workspaces/providers/{}/"),
+        Column("Provider", "provider_id", "link", sort="provider_id", href="/workspaces/providers/{}/"),
         Column("Image", "backend.image", "code"),
         Column("CPU", "backend.cpu_cores", "number"),
         Column("Memory", "backend.memory_bytes", "bytes"),
@@ -61,7 +106,11 @@ class TemplatePages(ResourcePages):
         Column("Workspaces", "workspaces", "number"),
         Column("Updated", "updated_at", "time", sort="updated_at", narrow=True),
     )
-    filters: ClassVar[Sequence[Filter]] = (Filter("provider_id", "Provider", "provider__slug"),)
+    filters: ClassVar[Sequence[Filter]] = (
+        Filter("provider_id", "Provider", "provider__slug"),
+        Filter("kind", "Kind", options=tuple(ProviderKind.choices), by=lambda: F("provider__provider")),
+        Filter("egress", "Egress", by=_egress_column),
+    )
 
     def start_body(self, request: HttpRequest) -> Item:
         asked = request.GET.get("provider_id", "")
@@ -72,7 +121,6 @@ class TemplatePages(ResourcePages):
         providers = list(WorkspaceProvider.objects.live().order_by("slug"))
         chosen = next((row for row in providers if row.slug == body.get("provider_id")), None)
         kind = chosen.provider if chosen is not None else dig(body, "backend.kind") or "container"
-        enforces = chosen.enforces if chosen is not None else {}
         options = tuple(
             Option(row.slug, f"{row.slug} · {row.provider} · {row.get_health_display().lower()}") for row in providers
         )
@@ -85,52 +133,61 @@ class TemplatePages(ResourcePages):
                 Option("container", "container", disabled=kind != "container"),
                 Option("kubernetes", "kubernetes", KUBERNETES_REFUSED, disabled=True),
                 Option("local", "local", disabled=kind != "local"),
-            ), help="The kind of the provider."),
+            )),
         )  # fmt: skip
         rest = [self._life(), Section("Labels", (Field("labels", "Labels", "pairs"),), advanced=True, id="labels")]
         if kind != "container":
             return [Section("", main), *rest]
-        return [Section("", main), *self._container(enforces), *rest]
+        return [Section("", main), *self._container(chosen, body), *rest]
 
-    @staticmethod
-    def _container(enforces: Mapping[str, str]) -> list[Section]:
-        def note(name: str) -> str:
-            return f"{enforces[name]} on this provider" if name in enforces else ""
+    def _container(self, chosen: WorkspaceProvider | None, body: Mapping[str, Any]) -> list[Section]:
+        def worth(name: str) -> Worth | None:
+            return worth_on(chosen, body, name)
 
+        runtimes = tuple(chosen.engine.get("runtimes", ())) if chosen is not None else ()
         sandbox = (
-            Field("backend.image", "Image", default="primer/workspace-runtime:1.0", required=True,
-                  help="An image with a full python3 of 3.9 or later, present on the engine."),
-            Field("backend.cpu_cores", "CPU", "number", default=1, help=f"Cores. {note('cpu')}".strip()),
-            Field("backend.memory_bytes", "Memory", "bytes", default=512 * 1024**2, help=note("memory")),
+            Field("backend.image", "Image", default=DEFAULT_IMAGE, required=True, fetch=f"{self.base}new/images/", fetch_with="f-provider_id",
+                  warn=UNTAGGED if moves(dig(body, "backend.image")) else ""),
+            Field("backend.cpu_cores", "CPU", "number", default=1, worth=worth("cpu")),
+            Field("backend.memory_bytes", "Memory", "bytes", default=512 * 1024**2, worth=worth("memory")),
         )  # fmt: skip
         limits = (
             Field("backend.network.mode", "Mode", "select", default="none", options=(
-                Option("none", "none"), Option("internal", "internal", INTERNAL_LEAKS)), help="Read only with deny_all. internal is " + INTERNAL_LEAKS + "."),
-            Field("backend.pids_limit", "Processes", "number", default=256, help=note("pids")),
-            Field("backend.disk_bytes", "Disk", "bytes", default=1024**3, help=note("disk")),
+                Option("none", "none"), Option("internal", "internal", INTERNAL_LEAKS))),
+            Field("backend.pids_limit", "Processes", "number", default=256, worth=worth("pids")),
+            Field("backend.disk_bytes", "Disk", "bytes", default=1024**3, worth=worth("disk")),
             Field("backend.disk_medium", "Disk medium", "select", default="volume", options=(
                 Option("volume", "volume"), Option("memory", "memory: emptied on stop, counts as memory"))),
-            Field("backend.engine_runtime", "Engine runtime", placeholder="the engine's own", help="For example runsc, where the engine has it."),
+            Field("backend.engine_runtime", "Engine runtime", placeholder="the engine's own", suggestions=runtimes),
             Field("backend.workdir", "Workdir", default="/workspace"),
         )  # fmt: skip
         return [
             Section("Sandbox", sandbox),
-            Section("Network", (egress(enforces.get("egress", "")),)),
+            Section("Network", (egress(worth("egress")),)),
             Section("Advanced limits", limits, advanced=True, id="limits"),
         ]
 
     @staticmethod
     def _life() -> Section:
         fields = (
-            Field("env", "Environment", "env", help="Reaches each program through the runtime, never the container's own settings."),
-            Field("init_commands", "Init commands", "lines", help="One shell line each; run once, before the workspace is running."),
-            Field("files", "Files", "yaml", help="A list of {path, content, mode}.", placeholder="- path: data/in.csv\n  content: |\n    a,b"),
-            Field("idle_timeout_s", "Idle timeout", "number", empty=None, help="Seconds without use until it is stopped; empty for never."),
-            Field("max_age_s", "Maximum age", "number", empty=None, help="Seconds from its creation until it is deleted; empty for never."),
+            Field("env", "Environment", "env"),
+            Field("init_commands", "Init commands", "lines"),
+            Field("files", "Files", "yaml", placeholder="- path: data/in.csv\n  content: |\n    a,b"),
+            Field("idle_timeout_s", "Idle timeout", "number", empty=None),
+            Field("max_age_s", "Maximum age", "number", empty=None),
             Field("require", "Require", "select", default="best_effort", options=(
                 Option("best_effort", "best_effort"), Option("enforced", "enforced: refuse limits that do not hold"))),
         )  # fmt: skip
         return Section("Environment and lifetime", fields, advanced=True, id="life")
+
+    def _form(
+        self, request: HttpRequest, row: Any, body: Item, error: PrimerError | None = None, text: str | None = None
+    ) -> HttpResponse:
+        """The kind is always that of the provider which is chosen now: the others cannot be."""
+        provider = WorkspaceProvider.objects.live().filter(slug=body.get("provider_id")).first()
+        if provider is not None and (dig(body, "backend.kind") or provider.provider) != provider.provider:
+            body = {**body, "backend": {"kind": provider.provider}}
+        return super()._form(request, row, body, error, text)
 
     def body_of(self, request: HttpRequest, base: Item, *, editing: bool) -> Item:
         body = super().body_of(request, base, editing=editing)
@@ -144,7 +201,36 @@ class TemplatePages(ResourcePages):
         return {row.pk: {"workspaces": row.n} for row in found}
 
     def more_urls(self) -> list[URLPattern]:
-        return [path("<str:id>/check/", page(self.check), name="template-check")]
+        return [
+            path("new/check/", page(self.check_unsaved), name="template-check-unsaved"),
+            path("new/images/", page(self.images), name="template-images"),
+            path("<str:id>/check/", page(self.check), name="template-check"),
+        ]
+
+    def images(self, request: HttpRequest) -> HttpResponse:
+        """Names for the field's list, of the engine that is chosen in the form."""
+        self.only_makers(request)
+        provider = WorkspaceProvider.objects.live().filter(slug=request.GET.get("provider_id", "")).first()
+        view = self.door(request).view("GET", "retrieve")
+        return suggestions(request, lambda: view.images(provider) if provider is not None else [])
+
+    def check_unsaved(self, request: HttpRequest) -> HttpResponse:
+        """Whether the image in the form is there, saved or not."""
+        self.only_makers(request)
+        found: Any = None
+        error: PrimerError | None = None
+        body: Item = {}
+        if request.method != "POST":
+            return HttpResponseRedirect(self.base + "new/")
+        try:
+            body = self.posted(request)
+            asked: Item = {name: body[name] for name in ("provider_id", "backend") if name in body}
+            found = self.door(request).view("POST", "create").check_unsaved({**asked, "id": "unsaved"})
+        except Exception as exc:
+            error = problems.to_error(exc)
+        image = dig(body, "backend.image")
+        context = {"found": found, "error": error, "pages": self, "moves": moves(image)}
+        return part(request, "templates/checked.html", context)
 
     def check(self, request: HttpRequest, id: str) -> HttpResponse:
         """Whether the image is there and what the limits are worth, as a part of the page."""
@@ -158,7 +244,8 @@ class TemplatePages(ResourcePages):
             found = door.call("POST", "check", id=id).data
         except Exception as exc:
             error = problems.to_error(exc)
-        return part(request, "templates/checked.html", {"found": found, "error": error, "row": row, "pages": self})
+        context = {"found": found, "error": error, "row": row, "pages": self, "moves": moves(row.backend.get("image"))}
+        return part(request, "templates/checked.html", context)
 
     def actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
         from workspaces.pages.workspaces import WORKSPACES
@@ -168,6 +255,9 @@ class TemplatePages(ResourcePages):
         url = f"/workspaces/new/?template_id={row.slug}"
         return [{"label": "New workspace", "url": url, "icon": "plus", "primary": True, "method": "get"}]
 
+    def row_actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
+        return self.actions(request, row, item)
+
     def tab_context(self, request: HttpRequest, row: WorkspaceTemplate, item: Item, tab: str) -> dict[str, Any]:
         from workspaces.pages.workspaces import WORKSPACES
 
@@ -176,6 +266,8 @@ class TemplatePages(ResourcePages):
             return {"listing": WORKSPACES.listing(request, rows), "listed": WORKSPACES}
         if tab == "history":
             return {"versions": self._versions(row)}
+        if tab == "activity":
+            return {"entries": audited(row)}
         return {"enforces": row.provider.enforces}
 
     def _versions(self, row: WorkspaceTemplate) -> list[dict[str, Any]]:

@@ -16,26 +16,28 @@ from workspaces.sandbox import Sandbox
 Ask = Callable[[Callable[[Sandbox], Awaitable[Any]]], Any]
 WHOLE = 2 * 1024**2  # bytes of text that are shown whole
 PART = 64 * 1024  # head and tail of a longer one
+MOST_STEPS = 8  # of `Load more`, four parts each: then the head is as long as a whole text may be
 IMAGE = 10 * 1024**2
 HEX = 4096
 INLINE = {"Content-Security-Policy": "sandbox; default-src 'none'", "X-Content-Type-Options": "nosniff"}
 
 
-def show(ask: Ask, info: FileInfo, view: str) -> dict[str, Any]:
-    """What the template needs: `viewer` names the partial."""
+def show(ask: Ask, info: FileInfo, view: str, more: int = 0) -> dict[str, Any]:
+    """What the template needs: `viewer` names the partial; of a long text the head is longer by `more` steps."""
     if info.kind != "file":
         return {"viewer": "closed"}
     if info.size_bytes == 0:
         return {"viewer": "empty"}
-    limit = WHOLE if info.size_bytes <= WHOLE else PART
+    head = min(PART * (1 + 4 * min(more, MOST_STEPS)), WHOLE)
+    limit = WHOLE if info.size_bytes <= WHOLE else head
     found = ask(lambda box: box.read(info.path, limit=limit))
-    if (kind := markup.image_type(found.data[:16])) and info.size_bytes <= IMAGE:
-        return {"viewer": "image", "image_type": kind}
+    if kind := markup.image_type(found.data[:16]):
+        return {"viewer": "image" if info.size_bytes <= IMAGE else "large", "image_type": kind}
     text = _text(found.data, found.truncated)
     if text is None:
         return {"viewer": "binary", "lines": markup.hex_lines(found.data[:HEX]), "shown": min(HEX, info.size_bytes)}
     if info.size_bytes > WHOLE:
-        return _head_and_tail(ask, info, text)
+        return _head_and_tail(ask, info, text, len(found.data), more)
     return {"etag": found.info.etag, **_whole(info, text, view)}
 
 
@@ -67,12 +69,19 @@ def _whole(info: FileInfo, text: str, view: str) -> dict[str, Any]:
     }
 
 
-def _head_and_tail(ask: Ask, info: FileInfo, head: str) -> dict[str, Any]:
+def _head_and_tail(ask: Ask, info: FileInfo, head: str, read: int, more: int) -> dict[str, Any]:
     start = info.size_bytes - PART
     tail = ask(lambda box: box.read(info.path, offset=start, limit=PART))
     text = tail.data.decode("utf-8", "replace").lstrip("\ufffd")
     parts = [(1, markup.lines_of(head, colours=False)), (0, markup.lines_of(text, colours=False))]
-    return {"viewer": "text", "parts": parts, "left_out": info.size_bytes - 2 * PART, "views": []}
+    left_out = info.size_bytes - read - PART
+    return {
+        "viewer": "text",
+        "parts": parts,
+        "left_out": left_out,
+        "views": [],
+        "more": more + 1 if read < WHOLE else 0,
+    }
 
 
 def image(ask: Ask, path: str) -> HttpResponse:

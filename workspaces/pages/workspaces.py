@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from django.db.models import Case, TextField, Value, When
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, path
@@ -31,6 +34,17 @@ def verdict(item: Item, row: Any) -> str:
     return str((item.get("confinement") or {}).get("verdict") or "unknown")
 
 
+VERDICTS = (
+    ("proven", "Proven"), ("degraded", "Degraded"), ("failed", "Failed"), ("unknown", "Unknown"), ("not_isolated", "Not isolated"),
+)  # fmt: skip
+
+
+def _verdict_column() -> Any:
+    """What `verdict` says, as the database sees it."""
+    stored = Coalesce(KeyTextTransform("verdict", "confinement"), Value("unknown"), output_field=TextField())
+    return Case(When(provider__provider="local", then=Value("not_isolated")), default=stored, output_field=TextField())
+
+
 class WorkspacePages(ResourcePages):
     kind = "workspace"
     viewset = WorkspaceViewSet
@@ -50,23 +64,29 @@ class WorkspacePages(ResourcePages):
         ("", "Overview"), ("files", "Files"), ("sessions", "Sessions"), ("exec", "Exec"), ("confinement", "Confinement"),
         ("activity", "Activity"), ("yaml", "YAML"),
     )  # fmt: skip
+    page_sorts: ClassVar[Mapping[str, str]] = {
+        "template_id": "template__slug", "provider_id": "provider__slug", "phase": "phase", "owner": "owner__username",
+        "last_activity_at": "last_activity_at",
+    }  # fmt: skip
     columns: ClassVar[Sequence[Column]] = (
         Column("ID", "id", "id", sort="id"),
         Column("Name", "name", sort="name"),
-        Column("Template", "template_id", "link", href="/workspaces/templates/{}/"),
-        Column("Provider", "provider_id", "link", href="/workspaces/providers/{}/", narrow=True),
-        Column("Phase", "phase", "phase"),
+        Column("Template", "template_id", "link", sort="template_id", href="/workspaces/templates/{}/"),
+        Column("Provider", "provider_id", "link", sort="provider_id", href="/workspaces/providers/{}/", narrow=True),
+        Column("Phase", "phase", "phase", sort="phase"),
         Column("Confinement", "confinement", "chip", vocabulary="verdict", value=verdict),
         Column("Sessions", "sessions", "text", narrow=True),
-        Column("Owner", "owner"),
+        Column("Owner", "owner", sort="owner"),
         Column("Age", "created_at", "time", sort="created_at"),
-        Column("Last activity", "last_activity_at", "time", narrow=True),
+        Column("Last activity", "last_activity_at", "time", sort="last_activity_at", narrow=True),
     )
     filters: ClassVar[Sequence[Filter]] = (
         Filter("phase", "Phase", "phase", tuple(Phase.choices)),
         Filter("template_id", "Template", "template__slug"),
         Filter("provider_id", "Provider", "provider__slug"),
+        Filter("confinement", "Confinement", options=VERDICTS, by=_verdict_column),
         Filter("owner", "Owner", "owner__username", admin_only=True),
+        Filter("created", "Created", since="created_at"),
     )
 
     def moving(self, row: Workspace) -> bool:
@@ -78,7 +98,7 @@ class WorkspacePages(ResourcePages):
         return {"template_id": asked or (known[0] if len(known) == 1 else "")}
 
     def sections(self, request: HttpRequest, body: Mapping[str, Any], *, editing: bool) -> list[Section]:
-        more = (Field("name", "Name", help="Optional; the id is the server's."), Field("labels", "Labels", "pairs"))
+        more = (Field("name", "Name"), Field("labels", "Labels", "pairs"))
         if editing:
             return [Section("", more)]
         rows = list(WorkspaceTemplate.objects.live().select_related("provider").order_by("slug"))
@@ -89,9 +109,8 @@ class WorkspacePages(ResourcePages):
             options=(Option("", "Choose a template"), *(Option(row.slug, _described(row)) for row in rows)),
         )  # fmt: skip
         life = (
-            Field("env", "Environment", "env", help="Added to the template's."),
-            Field("ttl_s", "Lifetime", "number", empty=None,
-                  help="Seconds until it is deleted with its files; empty is the template's maximum age."),
+            Field("env", "Environment", "env"),
+            Field("ttl_s", "Lifetime", "number", empty=None),
         )  # fmt: skip
         return [Section("", (template, *more)), Section("Advanced", life, advanced=True, id="advanced")]
 
