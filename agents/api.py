@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from django.db.models import QuerySet
@@ -14,7 +15,7 @@ from rest_framework.response import Response
 from accounts.audit import Actor
 from accounts.rest import ResourceViewSet, is_dry, refuse_fields, request_user
 from agents import services
-from agents.llm.base import LLMError
+from agents.llm.base import LLM, LLMError
 from agents.models import Agent, LLMProvider
 from agents.serializers import (
     AgentSerializer,
@@ -61,7 +62,8 @@ class LLMProviderViewSet(ResourceViewSet):
         row = self.get_object()
 
         def work() -> Response:
-            facts = _tested(row, ask=not is_dry(request))
+            model = row.config.get("default_model") or ""
+            facts = _tested(lambda: services.llm_provider_open(slug=row.slug), model, ask=not is_dry(request))
             if not is_dry(request):
                 services.llm_provider_store_test(row=row, ok=facts["ok"], reason=facts["message"])
             return Response(facts)
@@ -73,18 +75,40 @@ class LLMProviderViewSet(ResourceViewSet):
     def models(self, request: Request, id: str) -> Response:
         """Names of the models of this endpoint."""
         llm = services.llm_provider_open(slug=self.get_object().slug)
-        return Response({"items": loop.run(services.list_models(llm), services.TEST_S + 5)})
+        return Response({"items": _models_of(llm)})
+
+    def test_unsaved(self, data: dict[str, Any], row: LLMProvider | None) -> dict[str, Any]:
+        """The same test of settings that are not stored, of a form; `row` is the stored provider that they would change."""
+        open_llm = self._unsaved(data, row)
+        return _tested(open_llm, data["config"].get("default_model") or "", ask=True)
+
+    def models_unsaved(self, data: dict[str, Any], row: LLMProvider | None) -> list[str]:
+        return _models_of(self._unsaved(data, row)())
+
+    def _unsaved(self, data: dict[str, Any], row: LLMProvider | None) -> Callable[[], LLM]:
+        serializer = self.get_serializer(row, data=data)
+        serializer.is_valid(raise_exception=True)
+        checked = serializer.validated_data
+        self.check_outside(checked)
+        return lambda: services.llm_provider_try(row=row, kind=checked["provider"], config=checked["config"])
 
 
-def _tested(row: LLMProvider, *, ask: bool) -> dict[str, Any]:
-    """What a test of the provider says; without `ask` only whether its settings make a driver, and `ok` is not True."""
-    model = row.config.get("default_model") or ""
+def _models_of(llm: LLM) -> list[str]:
+    return loop.run(services.list_models(llm), services.TEST_S + 5)
+
+
+def _tested(open_llm: Callable[[], LLM], model: str, *, ask: bool) -> dict[str, Any]:
+    """What a test of a provider says; without `ask` only whether its settings make a driver, and `ok` is not True."""
     facts: dict[str, Any] = {"ok": True if ask else None, "model": model, "code": "", "message": "", "hint": ""}
+    facts["request_id"] = ""
     began = time.monotonic()
     try:
-        llm = services.llm_provider_open(slug=row.slug)
+        llm = open_llm()
         facts["model"] = model = llm.default_model
-        loop.run(services.ask_once(llm, model) if ask else llm.close(), services.TEST_S + 5)
+        if ask:
+            facts["request_id"] = loop.run(services.ask_once(llm, model), services.TEST_S + 5).request_id
+        else:
+            loop.run(llm.close(), services.TEST_S + 5)
     except LLMError as exc:
         facts |= {"ok": False, "code": exc.code, "message": exc.detail, "hint": exc.hint_text}
     return facts | {"duration_ms": round((time.monotonic() - began) * 1000, 1)}

@@ -25,19 +25,60 @@ def compact(history: Sequence[Message]) -> Shorter | None:
     First the results of older calls shrink to their first and last lines, which name the exec whose output is kept; then
     the oldest exchanges go, except for the first message and the last. What is in work is touched last.
     """
-    groups = _groups(repair(history))
-    whole = sum(map(_size, groups))
-    target = KEEP * whole
-    shortened = _shorten(groups, range(len(groups) - 1), target)
-    left_out = 0
-    while sum(map(_size, groups)) > target and (oldest := _droppable(groups)) is not None:
-        left_out += len(groups.pop(oldest))
-    shortened += _shorten(groups, range(len(groups)), target)
+    conversation = _Conversation(repair(history))
+    target = KEEP * conversation.size
+    whole = conversation.size
+    shortened = conversation.shorten(len(conversation.groups) - 1, target)
+    left_out = conversation.leave_out(target)
+    shortened += conversation.shorten(len(conversation.groups), target)
+    groups = conversation.groups
+    size = conversation.size
     if left_out and isinstance(first := groups[0][0], UserMessage) and not first.text.endswith(LEFT_OUT):
         groups[0][0] = UserMessage(f"{first.text}\n\n{LEFT_OUT}")
-    if sum(map(_size, groups)) >= whole:
+        size += len(LEFT_OUT) + 2
+    if size >= whole:
         return None
     return Shorter([message for group in groups for message in group], left_out, shortened)
+
+
+class _Conversation:
+    """Groups of messages that stay or go together, and how many characters they have. Each is measured once: a long one
+    must not hold up the event loop."""
+
+    def __init__(self, history: Sequence[Message]) -> None:
+        self.groups = _groups(history)
+        self._sizes = [sum(map(_chars, group)) for group in self.groups]
+        self.size = sum(self._sizes)
+
+    def shorten(self, first: int, target: float) -> int:
+        """Shortens results of the `first` groups, oldest first, until the target is met; how many."""
+        count = 0
+        for index in range(first):
+            for place, message in enumerate(self.groups[index]):
+                if self.size <= target:
+                    return count
+                if isinstance(message, ToolResult) and len(message.text) > SHORT_CHARS * 3 // 2:
+                    short = replace(message, text=_short(message.text))
+                    self._sizes[index] -= len(message.text) - len(short.text)
+                    self.size -= len(message.text) - len(short.text)
+                    self.groups[index][place] = short
+                    count += 1
+        return count
+
+    def leave_out(self, target: float) -> int:
+        """Leaves out the oldest groups until the target is met, but not the task, nor the last thing that was asked, nor
+        what is in work; how many messages that are."""
+        asked = max(index for index, group in enumerate(self.groups) if isinstance(group[0], UserMessage))
+        kept, sizes, count = self.groups[:1], self._sizes[:1], 0
+        for index in range(1, len(self.groups)):
+            if self.size > target and index not in (asked, len(self.groups) - 1):
+                self.size -= self._sizes[index]
+                count += len(self.groups[index])
+            else:
+                kept.append(self.groups[index])
+                sizes.append(self._sizes[index])
+        self.groups, self._sizes = kept, sizes
+        return count
 
 
 def _groups(history: Sequence[Message]) -> list[list[Message]]:
@@ -51,10 +92,6 @@ def _groups(history: Sequence[Message]) -> list[list[Message]]:
     return groups
 
 
-def _size(group: list[Message]) -> int:
-    return sum(_chars(message) for message in group)
-
-
 def _chars(message: Message) -> int:
     if not isinstance(message, AssistantMessage):
         return len(message.text)
@@ -63,25 +100,6 @@ def _chars(message: Message) -> int:
     return len(message.text) + sum(len(str(call.arguments)) for call in message.calls)
 
 
-def _shorten(groups: list[list[Message]], which: range, target: float) -> int:
-    """Shortens results, oldest first, until the target is met; how many."""
-    count = 0
-    for index in which:
-        for place, message in enumerate(groups[index]):
-            if sum(map(_size, groups)) <= target:
-                return count
-            if isinstance(message, ToolResult) and len(message.text) > SHORT_CHARS * 3 // 2:
-                groups[index][place] = replace(message, text=_short(message.text))
-                count += 1
-    return count
-
-
 def _short(text: str) -> str:
     half = SHORT_CHARS // 2
     return f"{text[:half]}\n[{len(text) - 2 * half} characters left out to save room]\n{text[-half:]}"
-
-
-def _droppable(groups: list[list[Message]]) -> int | None:
-    """The oldest group that is neither the task, nor the last thing that was asked, nor what is in work."""
-    asked = max(index for index, group in enumerate(groups) if isinstance(group[0], UserMessage))
-    return next((index for index in range(1, len(groups) - 1) if index != asked), None)

@@ -16,10 +16,19 @@ DAY_S = 24 * 3600
 class LimitsSerializer(StrictSerializer):
     """All optional; `max_tokens` null is no limit."""
 
-    max_turns = serializers.IntegerField(min_value=1, max_value=10_000, required=False)
-    max_tool_calls = serializers.IntegerField(min_value=1, max_value=100_000, required=False)
-    timeout_s = serializers.FloatField(min_value=0.1, max_value=7 * DAY_S, required=False)
-    max_tokens = serializers.IntegerField(min_value=1, max_value=10**12, required=False, allow_null=True)
+    max_turns = serializers.IntegerField(
+        min_value=1, max_value=10_000, required=False, help_text="Turns of the model in one run."
+    )
+    max_tool_calls = serializers.IntegerField(
+        min_value=1, max_value=100_000, required=False, help_text="Calls of tools in one run, all together."
+    )
+    timeout_s = serializers.FloatField(
+        min_value=0.1, max_value=7 * DAY_S, required=False, help_text="Seconds of one run, from its first turn on."
+    )
+    max_tokens = serializers.IntegerField(
+        min_value=1, max_value=10**12, required=False, allow_null=True,
+        help_text="Tokens of one run, in and out; left out, no limit.",
+    )  # fmt: skip
 
 
 def limits_of(*layers: dict[str, Any]) -> Limits:

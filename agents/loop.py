@@ -208,7 +208,8 @@ class AgentLoop:
             except LLMError as exc:
                 wait = _pause_before(attempt, exc) if exc.retryable and attempt < attempts else None
                 if wait is None:
-                    yield Ended("failed", self.answer, exc.code, exc.detail, exc.hint_text)
+                    hint = f"{exc.hint_text} A message continues the session."
+                    yield Ended("failed", self.answer, exc.code, exc.detail, hint)
                     return
                 attempt += 1
                 yield Retrying(exc, wait, attempt, attempts)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 from collections.abc import Iterable
-from urllib.parse import quote, quote_plus
+
+from primer_site.secret_forms import forms
 
 SHORTEST = 4  # characters; a shorter value stands in every text by chance
 MASK = "[secret]"
@@ -16,7 +15,7 @@ class Redactor:
     """Replaces the values it knows in any text; without values it returns texts as they are."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
-        found = {form for value in values if len(value) >= SHORTEST for form in _forms(value)}
+        found = {form for value in values if len(value) >= SHORTEST for form in forms(value)}
         self._patterns = sorted(found, key=lambda form: (-len(form), form))
         self._regex = re.compile("|".join(map(re.escape, self._patterns))) if self._patterns else None
 
@@ -38,24 +37,3 @@ class Redactor:
                     break
                 start = text.find(pattern[0], start + 1)
         return text[:keep], text[keep:]
-
-
-def _forms(value: str) -> set[str]:
-    """The ways a value shows in text: as it is, escaped for JSON, URL-encoded, and in base64 at each alignment."""
-    raw = value.encode("utf-8", "replace")
-    forms = {
-        value,
-        json.dumps(value)[1:-1],
-        json.dumps(value, ensure_ascii=False)[1:-1],
-        quote(raw, safe=""),
-        quote_plus(raw),
-    }
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        for shift in range(3):
-            text = encode(b"\0" * shift + raw).decode().rstrip("=")
-            # Characters that also carry bits of the neighbours differ from text to text.
-            first = (shift * 8 + 5) // 6
-            core = text[first : len(text) - (1 if (shift + len(raw)) % 3 else 0)]
-            if len(core) >= 2 * SHORTEST:
-                forms.add(core)
-    return forms

@@ -7,10 +7,10 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from accounts.rest import LabelsField, StrictSerializer
+from accounts.rest import DESCRIPTION_HELP, ID_HELP, LABELS_HELP, LabelsField, StrictSerializer, refuse_reserved
 from agents.limits import DEFAULTS, LimitsSerializer
 from agents.llm import llm_class
-from agents.llm_shapes import CONFIGS
+from agents.llm_shapes import CONFIGS, ConfigField
 from agents.models import Agent, LLMKind, LLMProvider
 from primer_site import vault
 from primer_site.errors import FieldError, Invalid
@@ -33,9 +33,9 @@ class SlugField(serializers.RegexField):
 class NamedSerializer(StrictSerializer):
     """What models and agents share. The id is fixed at creation and may be sent back unchanged."""
 
-    id = SlugField(source="slug")
-    description = serializers.CharField(max_length=4096, allow_blank=True, default="")
-    labels = LabelsField(default=dict)
+    id = SlugField(source="slug", help_text=ID_HELP)
+    description = serializers.CharField(max_length=4096, allow_blank=True, default="", help_text=DESCRIPTION_HELP)
+    labels = LabelsField(default=dict, help_text=LABELS_HELP)
     created_at = serializers.DateTimeField(read_only=True)
     updated_at = serializers.DateTimeField(read_only=True)
 
@@ -45,7 +45,9 @@ class NamedSerializer(StrictSerializer):
             self.fields["id"].required = False
 
     def validate_id(self, value: str) -> str:
-        if self.instance is not None and value != self.instance.slug:
+        if self.instance is None:
+            return refuse_reserved(value)
+        if value != self.instance.slug:
             raise serializers.ValidationError("cannot change")
         return value
 
@@ -57,8 +59,10 @@ class LLMStatusSerializer(serializers.Serializer[Any]):
 
 
 class LLMProviderSerializer(NamedSerializer):
-    provider = serializers.ChoiceField(LLMKind.choices)
-    config = serializers.DictField()
+    provider = serializers.ChoiceField(
+        LLMKind.choices, help_text="The interface that it speaks; `config.kind` says the same."
+    )
+    config = ConfigField(help_text="Its address, its key, and what is asked of it.")
     status = serializers.SerializerMethodField()
     read_back = frozenset({"status", "created_at", "updated_at"})
 
@@ -92,8 +96,20 @@ class LLMProviderSerializer(NamedSerializer):
 
 
 class ModelRefSerializer(StrictSerializer):
-    provider_id = serializers.CharField(max_length=200)
-    model_name = serializers.CharField(max_length=200, required=False, allow_blank=True)
+    """A model of a provider."""
+
+    provider_id = serializers.CharField(max_length=200, help_text="The LLM provider that is asked.")
+    model_name = serializers.CharField(
+        max_length=200, required=False, allow_blank=True, help_text="The model; the provider's default without it."
+    )
+
+
+MAX_BUDGET = 1_000_000
+BUDGET_HELP = "Tokens for thinking in each turn."
+
+
+class ThinkingBudget(StrictSerializer):
+    budget_tokens = serializers.IntegerField(min_value=1, max_value=MAX_BUDGET, help_text=BUDGET_HELP)
 
 
 THINKING_SCHEMA = {
@@ -101,7 +117,9 @@ THINKING_SCHEMA = {
         {"type": "string", "enum": ["off", "auto"]},
         {
             "type": "object",
-            "properties": {"budget_tokens": {"type": "integer", "minimum": 1, "maximum": 1_000_000}},
+            "properties": {
+                "budget_tokens": {"type": "integer", "minimum": 1, "maximum": MAX_BUDGET, "description": BUDGET_HELP}
+            },
             "required": ["budget_tokens"],
         },
     ]
@@ -112,12 +130,14 @@ THINKING_SCHEMA = {
 class ThinkingField(serializers.Field[Any, Any, Any, Any]):
     """`off`, `auto`, or `{budget_tokens}`."""
 
+    shapes = {"budget": ThinkingBudget}
+
     def to_internal_value(self, data: Any) -> Any:
         if data in ("off", "auto"):
             return data
         if isinstance(data, dict) and set(data) == {"budget_tokens"}:
             budget = data["budget_tokens"]
-            if isinstance(budget, int) and not isinstance(budget, bool) and 1 <= budget <= 1_000_000:
+            if isinstance(budget, int) and not isinstance(budget, bool) and 1 <= budget <= MAX_BUDGET:
                 return data
         raise serializers.ValidationError("must be off, auto or {budget_tokens: 1 to 1000000}")
 
@@ -127,17 +147,25 @@ class ThinkingField(serializers.Field[Any, Any, Any, Any]):
 
 class AgentSerializer(NamedSerializer):
     owner = serializers.CharField(source="owner.username", read_only=True)
-    model = ModelRefSerializer()
-    tools = serializers.ListField(child=serializers.CharField(max_length=200), default=list, max_length=200)
+    model = ModelRefSerializer(help_text="Which model answers.")
+    tools = serializers.ListField(
+        child=serializers.CharField(max_length=200), default=list, max_length=200,
+        help_text="workspace__write, workspace__exec and the others come with the workspace; leave this empty.",
+    )  # fmt: skip
     system_prompt = serializers.ListField(
         child=serializers.CharField(max_length=MAX_PROMPT, allow_blank=True, trim_whitespace=False),
         default=list,
         max_length=100,
+        help_text="Paragraphs that the model reads first, in this order.",
     )
-    temperature = serializers.FloatField(min_value=0, max_value=2, allow_null=True, default=None)
-    max_output_tokens = serializers.IntegerField(min_value=1, max_value=1_000_000, default=8192)
-    thinking = ThinkingField(default="off")
-    limits = LimitsSerializer(default=dict)
+    temperature = serializers.FloatField(
+        min_value=0, max_value=2, allow_null=True, default=None, help_text="0 to 2; sent only when it is set."
+    )
+    max_output_tokens = serializers.IntegerField(
+        min_value=1, max_value=1_000_000, default=8192, help_text="Tokens of one reply."
+    )
+    thinking = ThinkingField(default="off", help_text="off, auto, or a budget in tokens for each turn.")
+    limits = LimitsSerializer(default=dict, help_text="Where a run ends by itself, however far it is.")
     read_back = frozenset({"owner", "created_at", "updated_at"})
 
     def validate_tools(self, names: list[str]) -> list[str]:
@@ -217,6 +245,9 @@ class LLMTestSerializer(serializers.Serializer[Any]):
     ok = serializers.BooleanField(allow_null=True, help_text="Null where nothing was asked: a dry run.")
     model = serializers.CharField()
     duration_ms = serializers.FloatField()
+    request_id = serializers.CharField(
+        allow_blank=True, help_text="The endpoint's own name of the request, where it gives one."
+    )
     code = serializers.CharField(allow_blank=True)
     message = serializers.CharField(allow_blank=True)
     hint = serializers.CharField(allow_blank=True)

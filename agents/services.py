@@ -51,13 +51,10 @@ def llm_provider_update(*, by: Actor, row: LLMProvider, data: dict[str, Any]) ->
     kind = values.get("provider", row.provider)
     _refuse_thinkers(row, kind)
     if "config" in values:
-        old = vault.unseal(row.secrets)
-        values["config"], secrets = split_config(
-            kind, values["config"], row.config, old if kind == row.provider else {}
-        )
-        if values["config"].get("api_key_env"):
-            secrets.pop("api_key", None)  # one source of the key: the later wish
-        if secrets != old:  # sealing the same twice gives two texts: an unchanged key must not look like a change
+        values["config"], secrets = _settings(row, kind, values["config"])
+        if secrets != vault.unseal(
+            row.secrets
+        ):  # sealed twice it is two texts: an unchanged key must not look like a change
             values["secrets"] = vault.seal(secrets)
     if changed := row.write_spec(values):
         if {"provider", "config", "secrets"} & set(changed):
@@ -66,6 +63,22 @@ def llm_provider_update(*, by: Actor, row: LLMProvider, data: dict[str, Any]) ->
             by, "llm_provider.update", kind=row.KIND, object_id=row.slug, before=before, after=_shown(row)
         )  # fmt: skip
     return row
+
+
+def _settings(row: LLMProvider | None, kind: str, config: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Config and secrets as they would be stored over `row`: its key goes with its own kind and endpoint, and with no other."""
+    old = vault.unseal(row.secrets) if row is not None and kind == row.provider else {}
+    found, secrets = split_config(kind, config, row.config if row is not None else {}, old)
+    if found.get("api_key_env"):
+        secrets.pop("api_key", None)  # one source of the key: the later wish
+    return found, secrets
+
+
+def llm_provider_try(*, row: LLMProvider | None, kind: str, config: dict[str, Any]) -> LLM:
+    """The driver of settings that are not stored, over those of `row` where they change one; `LLMConfig` when it cannot be."""
+    found, secrets = _settings(row, kind, config)
+    vault.remember(str(secrets.get("api_key") or ""))
+    return make_llm(kind, found, secrets, row.slug if row is not None else "unsaved")
 
 
 def _refuse_thinkers(row: LLMProvider, kind: str) -> None:
@@ -143,14 +156,14 @@ async def refuse_address(url: str) -> None:
         return
 
 
-async def ask_once(llm: LLM, model: str) -> None:
+async def ask_once(llm: LLM, model: str) -> Reply:
     """One tiny question, to see whether the model answers; raises the driver's error when it does not."""
     request = LLMRequest(model=model, system="", messages=(UserMessage("Say ok."),), max_output_tokens=16)
     try:
         async with asyncio.timeout(TEST_S), aclosing(llm.stream(request)) as stream:
             async for event in stream:
                 if isinstance(event, Reply):
-                    return
+                    return event
         raise LLMUnavailable("The model's stream ended in the middle of a reply.")
     except TimeoutError:
         raise LLMUnavailable(f"The model did not answer within {TEST_S:g} s.") from None

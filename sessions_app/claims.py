@@ -11,6 +11,7 @@ from django.db import transaction
 from django.db.models import F
 from django.utils import timezone
 
+from agents.redact import Redactor
 from sessions_app.events import EventDraft, append
 from sessions_app.models import AgentSession, EventKind, Status
 from sessions_app.services import locked, refuse_use, session_interrupt
@@ -81,12 +82,13 @@ def note_confinement(session: AgentSession, verdict: str) -> None:
 
 
 @transaction.atomic
-def note_turn(session: AgentSession, totals: dict[str, Any], *drafts: EventDraft) -> None:
+def note_turn(
+    session: AgentSession, totals: dict[str, Any], *drafts: EventDraft, redactor: Redactor | None = None
+) -> None:
     """Stores the end of a turn with what the run has used so far (`turns`, `tool_calls`, `usage`), in one transaction: a
     runner that dies takes none of it along."""
-    append(session, *drafts)
-    rows = AgentSession.objects.filter(pk=session.pk, generation=session.generation)
-    rows.update(**totals, state_rev=F("state_rev") + 1)
+    append(session, *drafts, redactor=redactor)  # also moves state_rev
+    AgentSession.objects.filter(pk=session.pk, generation=session.generation).update(**totals)
 
 
 def interrupt_foreign() -> list[str]:

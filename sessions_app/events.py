@@ -34,11 +34,14 @@ class EventDraft:
         return (self.kind, self.data.get("call_id"), self.data.get("exec_id"), self.data.get("stream"))
 
 
-def append(session: AgentSession, *drafts: EventDraft) -> list[SessionEvent]:
-    """Stores drafts with dense seq numbers, known secrets masked; raises `LostLease` when another runner holds the session."""
+def append(session: AgentSession, *drafts: EventDraft, redactor: Redactor | None = None) -> list[SessionEvent]:
+    """Stores drafts with dense seq numbers, known secrets masked; raises `LostLease` when another runner holds the session.
+
+    A run, which appends often, hands in the session's redactor: making it opens sealed secrets.
+    """
     if not drafts:
         return []
-    redactor, now = redactor_of(session), timezone.now()
+    redactor, now = redactor or redactor_of(session), timezone.now()
     with transaction.atomic():
         first = AgentSession.objects.reserve_seq(session, len(drafts))
         events = [

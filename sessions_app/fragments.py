@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -25,6 +26,7 @@ from sessions_app.models import EventKind, SessionEvent
 from workspaces.pages.markup import lines_of, markdown
 
 TEXT_LIMIT = 256 * 1024  # characters of one text that are drawn
+DIFF_LINES = 2000
 STREAMS_KEPT = 64  # streams whose colours are remembered, and calls whose names are
 KIB = 1024
 UNKNOWN: Final = "unknown"
@@ -42,19 +44,28 @@ def render_event(event: SessionEvent | Envelope, workspace: str = "") -> SafeStr
     return Fragments(workspace).of(event)
 
 
-def merged(events: Iterable[SessionEvent]) -> list[dict[str, Any]]:
-    """Envelopes in which neighbours that go on with the same text are one, so that no line is cut where an event ends."""
+def merged(events: Iterable[SessionEvent], apart: int = 0) -> list[dict[str, Any]]:
+    """Envelopes in which neighbours that go on with the same text are one, so that no line is cut where an event ends.
+
+    `until` is the time of the last of them. The event with the seq `apart` begins a piece of its own: a link leads to it.
+    """
     found: list[dict[str, Any]] = []
     for event in events:
         one, last = envelope(event), found[-1] if found else None
         same = _MERGED.get(EventKind(event.kind))
-        if last is not None and same is not None and last["kind"] == event.kind and "text" in one["data"]:
+        if (
+            last is not None
+            and same is not None
+            and last["kind"] == event.kind
+            and "text" in one["data"]
+            and event.seq != apart
+        ):
             before, data = last["data"], one["data"]
             joins = (
                 "offset" not in data or before.get("offset", 0) + len(before.get("text", "").encode()) == data["offset"]
             )
             if "text" in before and joins and all(before.get(name) == data.get(name) for name in same):
-                last["data"] = {**before, "text": before["text"] + data["text"]}
+                last |= {"data": {**before, "text": before["text"] + data["text"]}, "until": one["ts"]}
                 continue
         found.append(one)
     return found
@@ -63,22 +74,29 @@ def merged(events: Iterable[SessionEvent]) -> list[dict[str, Any]]:
 class Fragments:
     """Draws a transcript in order: colours go on from chunk to chunk, and a result names the call it belongs to."""
 
-    def __init__(self, workspace: str = "") -> None:
-        self.workspace = workspace
+    def __init__(self, workspace: str = "", session: str = "") -> None:
+        self.workspace, self.session = workspace, session  # ids of what can be linked to
         self._ansi: OrderedDict[tuple[str, str], Ansi] = OrderedDict()
         self._names: OrderedDict[str, str] = OrderedDict()
         self._card = ""  # the call whose card was drawn last
+        self._since: datetime | None = None  # when thinking began: the last event that was none
+        self._until: datetime | None = None  # when the event that is drawn now ended
 
     def of(self, event: SessionEvent | Envelope) -> SafeString:
         """The fragment of one event; an event that cannot be drawn as what it says it is, is drawn as JSON."""
         one = envelope(event) if isinstance(event, SessionEvent) else event
         kind, data = str(one["kind"]), one["data"]
+        self._until = parse_datetime(str(one.get("until") or one["ts"]))
+        if kind != EventKind.THINKING_DELTA:
+            self._since = self._until
         build = _BUILDERS.get(kind)
         try:
             name, context = (kind, build(self, data)) if build else (UNKNOWN, _unknown(kind, data))
         except (KeyError, TypeError, ValueError, AttributeError):  # written by an older version, or by nobody we know
             name, context = UNKNOWN, _unknown(kind, data)
-        inner = get_template(f"event/{name}.html").render({"data": data, "workspace": self.workspace, **context})
+        inner = get_template(f"event/{name}.html").render(
+            {"data": data, "workspace": self.workspace, "ts": one["ts"], **context}
+        )
         return _wrapped(one, name, inner, context)
 
     # -- one builder for each kind; each returns what its partial shows
@@ -87,6 +105,10 @@ class Fragments:
         text = _cut(data["text"])
         return {"text": plain(cut_lines(text)), "code": looks_like_code(text), "hidden": not text}
 
+    def _thought(self, data: Mapping[str, Any]) -> Context:
+        spent = (self._until - self._since).total_seconds() if self._until and self._since else 0
+        return {**self._text(data), "spent": round(spent) if spent >= 1 else 0}
+
     def _assistant(self, data: Mapping[str, Any]) -> Context:
         text = _cut(data["text"])
         return {"html": markdown(text), "hidden": not text.strip()}
@@ -94,7 +116,7 @@ class Fragments:
     def _turn(self, data: Mapping[str, Any]) -> Context:
         usage = data.get("usage") or {}
         return {
-            "turn": int(data["turn"]), "model": data.get("model", ""), "seconds": _seconds(data.get("duration_ms")),
+            "turn": int(data["turn"]), "model": data.get("model", ""), "seconds": seconds_shown(data.get("duration_ms")),
             "read": usage.get("input_tokens", 0), "written": usage.get("output_tokens", 0),
             "stop_reason": str(data.get("stop_reason") or ""),
         }  # fmt: skip
@@ -120,8 +142,9 @@ class Fragments:
         context: Context = {"stderr": stream == "stderr", "of": self._of(call_id)}
         if gap := data.get("gap"):
             first, last = int(gap[0]), int(gap[1])
-            rest = f"/v1/workspaces/{self.workspace}/exec/{quote(str(data['exec_id']))}/output?stream={stream}&offset={first}"
-            return {**context, "gap": (first, last), "size": size(last - first), "link": rest if self.workspace else ""}
+            kept = f"/workspaces/{self.workspace}/exec/{quote(str(data['exec_id']))}/" if self.workspace else ""
+            more = {"link": kept, "raw": f"{kept}raw/?stream={stream}" if kept else ""}
+            return {**context, "gap": (first, last), "size": size(last - first), **more}
         text = self._ansi.get((call_id, stream)) or _remember(self._ansi, (call_id, stream), Ansi())
         return {**context, "text": text.feed(str(data["text"]))}
 
@@ -133,9 +156,9 @@ class Fragments:
         vocabulary, word, label = verdict(data)
         return {
             "ok": ok, "vocabulary": vocabulary, "word": word, "label": label, "of": self._of(call_id),
-            "saw": plain(cut_lines(_cut(data["text"]))), "seconds": _seconds(data.get("duration_ms")),
+            "saw": plain(cut_lines(_cut(data["text"]))), "seconds": seconds_shown(data.get("duration_ms")),
             "size": size(data["bytes"]) if data.get("bytes") else "", "lost": data.get("ended_by") == "lost",
-            "files": [(str(one["change"]), str(one["path"]), self._file(str(one["path"]))) for one in data.get("files") or ()],
+            "files": [self._changed(one) for one in data.get("files") or ()],
             "evidence": [(str(key), value) for key, value in (data.get("evidence") or {}).items() if value],
         }  # fmt: skip
 
@@ -149,7 +172,8 @@ class Fragments:
         return {
             "reason": str(data["reason"]), "detail": data.get("detail") or {}, "html": markdown(_cut(data.get("answer") or "")),
             "turns": totals.get("turns", 0), "calls": totals.get("tool_calls", 0), "read": usage.get("input_tokens", 0),
-            "written": usage.get("output_tokens", 0), "cost": usage.get("cost"),
+            "written": usage.get("output_tokens", 0), "cost": usage.get("cost"), "took": seconds_shown(totals.get("duration_ms")),
+            "changed": f"/sessions/{self.session}/files/" if self.session else "",
         }  # fmt: skip
 
     # -- what several of them need
@@ -161,6 +185,14 @@ class Fragments:
     def _file(self, path: str) -> str:
         return f"/files/{self.workspace}/{quote(path)}" if self.workspace else ""
 
+    def _changed(self, item: Mapping[str, Any]) -> Context:
+        path, lines = str(item["path"]), diff_lines(str(item.get("diff") or ""))
+        return {
+            "change": str(item["change"]), "path": path, "link": self._file(path), "diff": lines,
+            "added": sum(sign == "+" for sign, _ in lines), "removed": sum(sign == "-" for sign, _ in lines),
+            "same": item.get("diff") == "",
+        }  # fmt: skip
+
 
 _BUILDERS: dict[str, Callable[[Fragments, Mapping[str, Any]], Context]] = {
     EventKind.SESSION_STATUS: Fragments._plain,
@@ -168,7 +200,7 @@ _BUILDERS: dict[str, Callable[[Fragments, Mapping[str, Any]], Context]] = {
     EventKind.USER_MESSAGE: Fragments._text,
     EventKind.TURN_STARTED: Fragments._turn,
     EventKind.TURN_ENDED: Fragments._turn,
-    EventKind.THINKING_DELTA: Fragments._text,
+    EventKind.THINKING_DELTA: Fragments._thought,
     EventKind.TEXT_DELTA: Fragments._text,
     EventKind.ASSISTANT_MESSAGE: Fragments._assistant,
     EventKind.TOOL_CALL: Fragments._call,
@@ -217,7 +249,13 @@ def _write(arguments: Mapping[str, Any]) -> Context:
 def _edit(arguments: Mapping[str, Any]) -> Context:
     old, new = (str(arguments[name]).split("\n") for name in ("old", "new"))
     diff = [("-", plain(cut_lines(line))) for line in old] + [("+", plain(cut_lines(line))) for line in new]
-    return {"shape": "edit", "title": f"edit {arguments['path']}", "diff": diff[:2000]}
+    return {"shape": "edit", "title": f"edit {arguments['path']}", "diff": diff[:DIFF_LINES]}
+
+
+def diff_lines(diff: str) -> list[tuple[str, SafeString]]:
+    """The lines of a unified diff: what each stands for (+, -, @ or a blank) and its text."""
+    lines = _cut(diff).split("\n")[:DIFF_LINES] if diff else []
+    return [(line[:1], plain(cut_lines(line if line[:1] == "@" else line[1:]))) for line in lines]
 
 
 def _exec(arguments: Mapping[str, Any]) -> Context:
@@ -292,7 +330,8 @@ def size(count: float) -> str:
     return f"{value:.1f}".removesuffix(".0") + f" {steps[0]}"
 
 
-def _seconds(duration_ms: object) -> str:
+def seconds_shown(duration_ms: object) -> str:
+    """Milliseconds as `0.02 s` or `3.4 s`; "" for what is no number."""
     if not isinstance(duration_ms, int | float):
         return ""
     return f"{duration_ms / 1000:.2f} s" if duration_ms < 100 else f"{duration_ms / 1000:.1f} s"

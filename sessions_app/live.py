@@ -57,8 +57,10 @@ class Drawing:
 
     def of(self, event: SessionEvent) -> str:
         if self._fragments is None:
-            rows = AgentSession.objects.filter(pk=self._session_pk, workspace__deleted_at=None)
-            self._fragments = Fragments(rows.values_list("workspace__slug", flat=True).first() or "")
+            rows = AgentSession.objects.filter(pk=self._session_pk)
+            found = rows.values_list("slug", "workspace__slug", "workspace__deleted_at").first()
+            session, workspace, deleted = found or ("", "", None)
+            self._fragments = Fragments(workspace if deleted is None else "", session)
         return self._fragments.of(event)
 
 

@@ -33,8 +33,12 @@ from sessions_app.services import INTERRUPTED_HINT, cancelled_detail, session_en
 from sessions_app.translate import drafts_of
 from sessions_app.writer import Writer, store
 
+# A cancel takes effect within CANCEL_S in every state: it is noticed within HEARTBEAT_S at the latest, and what the run is
+# doing has STOP_S to end, which is more than a program's TERM, grace and KILL take. Then the session ends all the same.
+CANCEL_S = 5.0
 HEARTBEAT_S = 1.0
-STOP_S = 25.0  # for the work of a run to end after it was told to
+STOP_S = 3.5
+STILL_ENDING = "The sandbox has not said yet that its program is dead; it is told again until it is."
 Halt = Literal["cancelled", "interrupted", "lost", "forbidden"]
 log = structlog.get_logger(__name__)
 
@@ -52,14 +56,17 @@ class Run:
     def __init__(self, session: AgentSession) -> None:
         self.session = session
         self.pk = session.pk
-        self._writer = Writer(session, redactor_of(session))
+        self._redactor = redactor_of(session)
+        self._writer = Writer(session, self._redactor)
         self._bench = SandboxBench(workspace_pk=session.workspace_id, session_id=session.slug, user_pk=session.owner_id)
         self._loop: AgentLoop | None = None
         self._started: dict[str, str | None] = {}  # calls that run now, with their exec once there is one
-        self._turn_end: tuple[EventDraft, ...] = ()  # of the turn that ended last, not stored yet
+        self._held: tuple[EventDraft, ...] = ()  # of the turn that ends, not stored yet
+        self._unanswered = 0  # calls of the last reply without a result
         self._halted = asyncio.Event()
         self._halt: Halt | None = None
         self._halted_by = ""
+        self._stopped = True  # False when the work did not end in time, and a program may still live
         self._llm_kind = ""  # of the model that answers, once it is known
         self._refusal: PrimerError | None = None
 
@@ -83,6 +90,7 @@ class Run:
             if not work.done():
                 work.cancel()
                 await asyncio.wait({work}, timeout=STOP_S)
+                self._stopped = work.done()
             await self._end(self._ending(work))
         except (LostLease, PrimerError) as exc:
             log.warning("run given up", session=self.session.slug, reason=exc.detail)
@@ -117,7 +125,7 @@ class Run:
             await loop.write(claims.note_confinement, session, verdict)
             self._llm_kind = llm.kind
             history = await loop.read(history_of, session)
-            self._loop = _agent_loop(session, llm, Toolbox(self._bench, hide=redactor_of(session).hide))
+            self._loop = _agent_loop(session, llm, Toolbox(self._bench, hide=self._redactor.hide))
             async with aclosing(self._loop.events(history)) as events:
                 async for event in events:
                     if isinstance(event, agent.Ended):
@@ -136,29 +144,38 @@ class Run:
 
     async def _take(self, event: agent.LoopEvent) -> None:
         drafts = drafts_of(event, turns_before=self.session.turns)
-        if isinstance(event, agent.TurnEnded):
-            metrics.llm_used(self._llm_kind, event.usage.to_dict())
-            self._turn_end = drafts  # goes with the start of the next turn, which follows at once, or with the end
-        elif self._turn_end:
-            await self._store_turn(*drafts)
-        elif drafts:
-            await self._writer.add(*drafts)
         match event:
+            case agent.Replied(message):
+                self._unanswered = len(message.calls)
             case agent.CallStarted(call):
                 self._started[call.call_id] = None
             case agent.CallExec(call, exec_id):
                 self._started[call.call_id] = exec_id
-            case agent.CallEnded(call):
-                self._started.pop(call.call_id, None)
-                reach("tool-result")
+            case agent.CallEnded():
+                self._unanswered -= 1
             case agent.Retrying(error):
                 metrics.llm_failed(self._llm_kind, error.code)
+            case agent.TurnEnded(usage=usage):
+                metrics.llm_used(self._llm_kind, usage.to_dict())
+        # The last result, the end of the turn and the start of the next one come without a wait between them.
+        if isinstance(event, agent.TurnEnded) or (isinstance(event, agent.CallEnded) and self._unanswered == 0):
+            self._held += drafts
+        elif self._held:
+            await self._store_turn(*drafts)
+        elif drafts:
+            await self._writer.add(*drafts)
+        if isinstance(event, agent.CallEnded):
+            self._started.pop(event.call.call_id, None)
+            if not self._held:
+                reach("tool-result")
 
     async def _store_turn(self, *drafts: EventDraft) -> None:
         """The end of a turn with what the run has used, and what follows it, in one transaction."""
-        ended, self._turn_end = self._turn_end, ()
+        held, self._held = self._held, ()
         await self._writer.flush()
-        await store(claims.note_turn, self.session, self._totals(), *ended, *drafts)
+        await store(claims.note_turn, self.session, self._totals(), *held, *drafts, redactor=self._redactor)
+        if any(draft.kind == EventKind.TOOL_RESULT for draft in held):
+            reach("tool-result")
 
     def _ending(self, work: asyncio.Task[Ending]) -> Ending:
         """How the run ended: by itself if it did, else by what halted it."""
@@ -184,7 +201,7 @@ class Run:
 
     async def _end(self, ending: Ending) -> None:
         await self._writer.flush()
-        if self._turn_end:
+        if self._held:
             await self._store_turn()
         answer = ending.answer or (self._loop.answer if self._loop else "")
         error: tuple[EventDraft, ...] = ()
@@ -192,7 +209,7 @@ class Run:
             error = (EventDraft(EventKind.ERROR, {**ending.detail, "retry_in_s": None, "attempt": None}),)
         await store(
             session_end, session=self.session, reason=ending.reason, detail=ending.detail,
-            answer=redactor_of(self.session).hide(answer), close=self._closer(ending), drafts=error, facts=self._totals(),
+            answer=self._redactor.hide(answer), close=self._closer(ending), drafts=error, facts=self._totals(),
         )  # fmt: skip
 
     def _closer(self, ending: Ending) -> Callable[[str], ToolOutcome]:
@@ -209,7 +226,10 @@ class Run:
             text = f"The call was ended before it was done. {message}".strip()
             if exec_id is None:
                 return ToolOutcome(text, ok=False)
+            text += f" What it had printed is kept as {exec_id}."
             evidence = {"cancelled_by": self._halted_by or "primer"}
+            if not self._stopped:
+                return ToolOutcome(f"{text} {STILL_ENDING}", ok=False, exec_id=exec_id, evidence=evidence)
             return ToolOutcome(text, ok=False, exec_id=exec_id, ended_by="cancelled", evidence=evidence)
 
         return close

@@ -7,13 +7,12 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from accounts.lists import printable
 from accounts.models import User
-from accounts.rest import LabelsField, StrictSerializer
+from accounts.rest import LABELS_HELP, LabelsField, StrictSerializer
 from agents.limits import DEFAULTS, LimitsSerializer
 from agents.models import Agent
 from agents.serializers import TokenUsageSerializer
-from primer_site.errors import FieldError, Invalid
+from primer_site.errors import FieldError, Invalid, printable
 from sessions_app.models import AgentSession, EndedReason, EventKind, Status
 from workspaces.models import Workspace, WorkspaceTemplate
 from workspaces.serializers import UtcField
@@ -77,12 +76,21 @@ class SessionSerializer(StrictSerializer):
 class NewSessionSerializer(StrictSerializer):
     """One of `workspace_id` and `template_id`; with the latter the session gets a workspace of its own."""
 
-    agent_id = serializers.CharField(max_length=200)
-    workspace_id = serializers.CharField(max_length=200, required=False, allow_null=True)
-    template_id = serializers.CharField(max_length=200, required=False, allow_null=True)
-    initial_instructions = serializers.CharField(max_length=MAX_TEXT, trim_whitespace=False)
-    limits = LimitsSerializer(default=dict)
-    labels = LabelsField(default=dict)
+    agent_id = serializers.CharField(max_length=200, help_text="The agent that works.")
+    workspace_id = serializers.CharField(
+        max_length=200, required=False, allow_null=True,
+        help_text="The workspace it works in; a stopped one is started. Or a template: its throw-away workspace is removed at the "
+        "end, the files with it.",
+    )  # fmt: skip
+    template_id = serializers.CharField(
+        max_length=200, required=False, allow_null=True,
+        help_text="Instead: a template for a workspace that is removed at the end, its files with it.",
+    )  # fmt: skip
+    initial_instructions = serializers.CharField(
+        max_length=MAX_TEXT, trim_whitespace=False, help_text="What to do; sent as it is, at most 1,000,000 characters."
+    )
+    limits = LimitsSerializer(default=dict, help_text="Where it ends by itself; what is left out is the agent's.")
+    labels = LabelsField(default=dict, help_text=LABELS_HELP)
 
     def validate_initial_instructions(self, text: str) -> str:
         return _not_blank(text)

@@ -103,8 +103,8 @@ def _refuse_more(owner: User) -> None:
     )  # fmt: skip
 
 
-def _queue_events(session: AgentSession, text: str) -> None:
-    status = EventDraft(EventKind.SESSION_STATUS, {"status": Status.QUEUED.value, "reason": ""})
+def _queue_events(session: AgentSession, text: str, reason: str = "") -> None:
+    status = EventDraft(EventKind.SESSION_STATUS, {"status": Status.QUEUED.value, "reason": reason})
     append(session, status, EventDraft(EventKind.USER_MESSAGE, {"text": text}))
     transaction.on_commit(signals.queued, robust=True)
 
@@ -150,7 +150,7 @@ def session_message(*, by: Actor, session: AgentSession, text: str) -> AgentSess
         session, to=Status.QUEUED, ended_reason="", ended_detail=None, ended_at=None, cancel_requested_by="",
         queued_at=timezone.now(), answer="",
     )  # fmt: skip
-    _queue_events(session, text)
+    _queue_events(session, text, f"continued by {by.user.username}")
     session.refresh_from_db()
     after = _state(session)
     audit_record(by, "session.message", kind=session.KIND, object_id=session.slug, before=before, after=after)
@@ -238,6 +238,8 @@ def session_end(
     facts = facts or {}
     closing = [result_of(call, close(call)) for call in _open(session)] if close is not None else []
     totals = {name: facts.get(name, getattr(session, name)) for name in ("turns", "tool_calls", "usage")}
+    if session.started_at is not None and session.started_at >= session.queued_at:  # else this run never began
+        totals["duration_ms"] = round((timezone.now() - session.started_at).total_seconds() * 1000)
     ended = {"reason": reason.value, "detail": detail, "answer": answer, "totals": totals}
     append(session, *drafts, *closing, EventDraft(EventKind.SESSION_ENDED, ended))
     advance(

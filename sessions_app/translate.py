@@ -36,7 +36,7 @@ def drafts_of(event: agent.LoopEvent, *, turns_before: int = 0) -> tuple[EventDr
             return (EventDraft(EventKind.TOOL_RESULT, {"call_id": call.call_id, **outcome.to_dict()}),)
         case agent.Retrying(error, retry_in_s, attempt, attempts):
             told = f"{error.detail} Retrying in {retry_in_s:.0f} s ({attempt} of {attempts})."
-            data = {"code": error.code, "message": told, "hint": error.hint_text}
+            data = {"code": error.code, "message": told, "hint": ""}  # it is being done already
             data |= {"retry_in_s": round(retry_in_s, 1), "attempt": attempt, "attempts": attempts}
             return (EventDraft(EventKind.WARNING, data),)
         case agent.Compacted(left_out, shortened):

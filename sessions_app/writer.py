@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import structlog
 from django.db import OperationalError
@@ -24,14 +24,23 @@ log = structlog.get_logger(__name__)
 
 
 async def store(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs `function`, one transaction, on the writer thread; tries again while the database is locked or away."""
+    """Runs `function`, one transaction, on the writer thread; tries again while the database is locked or away.
+
+    Cancelling the caller does not take the work back that already waits for the thread: what happened must be told.
+    """
     for pause in AGAIN_S:
         try:
-            return await loop.write(function, *args, **kwargs)
+            return await _shielded(loop.write(function, *args, **kwargs))
         except OperationalError:
             log.warning("database does not answer", again_in_s=pause)
             await asyncio.sleep(pause)
-    return await loop.write(function, *args, **kwargs)
+    return await _shielded(loop.write(function, *args, **kwargs))
+
+
+async def _shielded(work: Coroutine[Any, Any, T]) -> T:
+    task = asyncio.ensure_future(work)
+    task.add_done_callback(lambda done: done.cancelled() or done.exception())  # perhaps nobody is there to see it
+    return await asyncio.shield(task)
 
 
 class Writer:
@@ -96,7 +105,7 @@ class Writer:
                 self._timer = None
             ready = [*self._take(final), *drafts]
             if ready:
-                await store(append, self._session, *ready)
+                await store(append, self._session, *ready, redactor=self._redactor)
                 self._written = asyncio.get_running_loop().time()
 
     def _take(self, final: bool) -> list[EventDraft]:

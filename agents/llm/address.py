@@ -68,18 +68,26 @@ async def resolve(place: Place) -> list[str]:
     Raises `AddressRefused` when any of them is not public and the operator did not allow the place, `LLMUnavailable` when
     there is none.
     """
-    loop = asyncio.get_running_loop()
-    try:
-        found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-    except (OSError, UnicodeError) as exc:
-        raise LLMUnavailable(f"The name of the model's endpoint, {place.host}, does not lead to an address.") from exc
-    addresses = list(dict.fromkeys(str(item[4][0]) for item in found))
+    addresses = await _addresses(place)
     if not place.allowed and not all(is_public(ipaddress.ip_address(text.partition("%")[0])) for text in addresses):
         raise AddressRefused(
             f"The model's endpoint {place.label} is at a private address.",
             hint=f"If that is meant, the server's operator adds {place.label} to PRIMER_LLM_HOSTS.",
         )
     return addresses
+
+
+async def _addresses(place: Place) -> list[str]:
+    try:
+        return [str(ipaddress.ip_address(place.host))]  # no thread, no resolver
+    except ValueError:
+        pass
+    try:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as exc:
+        raise LLMUnavailable(f"The name of the model's endpoint, {place.host}, does not lead to an address.") from exc
+    return list(dict.fromkeys(str(item[4][0]) for item in found))
 
 
 def is_public(address: Address) -> bool:

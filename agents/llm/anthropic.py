@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 
 from agents.llm.base import LLMEvent, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta, ToolSpec
-from agents.llm.sending import NO_TEXT, arguments_of, distinct, parsed, sendable, tool_name
+from agents.llm.sending import NO_TEXT, Made, arguments_of, distinct, dumped, parsed, sendable, tool_name, with_messages
 from agents.llm.wire import BROKEN, WireLLM
 from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
 
@@ -51,25 +52,45 @@ class AnthropicLLM(WireLLM):
         return anthropic
 
     def make_client(self, http: httpx2.AsyncClient) -> Any:
-        key = self.endpoint.key or "none"  # never the SDK's own search for credentials in environment and files
-        # The SDK sends a bearer token; endpoints of others often read only the header of older versions.
-        extra = None if self.at_home else {"X-Api-Key": key}
+        self._sent = Made(_json_of)
         return self.sdk.AsyncAnthropic(
-            api_key=key, base_url=self.endpoint.base_url, max_retries=0, timeout=http.timeout, http_client=http,
-            default_headers=extra, open_telemetry=False,
+            api_key=self.key, base_url=self.endpoint.base_url, max_retries=0, timeout=http.timeout, http_client=http,
+            open_telemetry=False,
         )  # fmt: skip
+
+    @property
+    def own_headers(self) -> dict[str, str]:
+        # The SDK sends a bearer token; endpoints of others often read only the header of older versions.
+        return super().own_headers | ({} if self.at_home else {"X-Api-Key": self.key})
 
     async def replies(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
         parts = _Parts()
-        stream = await self.client.messages.create(**body_of(request), stream=True)
+        content = with_messages(body_of(request), self._messages(request.messages))
+        # The SDK's version of the API knows no temperature any more; the one before it does.
+        extra = {} if request.temperature is None else {"anthropic-version": OLDER_VERSION}
+        stream = await self.ask("/v1/messages", content, extra)
         async with stream, aclosing(aiter(stream)) as events:
             async for event in events:
-                if (delta := parts.feed(event.to_dict(warnings=False))) is not None:
+                if (delta := parts.feed(event)) is not None:
                     yield delta
                 if parts.done:
                     await _drain(events)
                     break
-        yield parts.reply()
+        yield replace(parts.reply(), request_id=str(stream.response.headers.get("request-id") or "")[:100])
+
+    def _messages(self, history: Sequence[Message]) -> list[str]:
+        """Alternating messages as JSON; the results of a reply's calls are the first blocks behind it. The last block is
+        marked for the cache, so that the next question reads all of this one from it."""
+        turns: list[tuple[str, list[str]]] = []
+        for message, blocks in zip(history, self._sent.of(history), strict=True):
+            role = "assistant" if isinstance(message, AssistantMessage) else "user"
+            if blocks and turns and turns[-1][0] == role:
+                turns[-1][1].extend(blocks)
+            elif blocks:
+                turns.append((role, list(blocks)))
+        if turns and not isinstance(last := history[-1], AssistantMessage):
+            turns[-1][1][-1] = dumped(_said(last) | CACHED)
+        return [f'{{"role":"{role}","content":[{",".join(blocks)}]}}' for role, blocks in turns]
 
 
 async def _drain(events: AsyncIterator[Any]) -> None:
@@ -163,12 +184,8 @@ class _Parts:
 
 
 def body_of(request: LLMRequest) -> dict[str, Any]:
-    """The parameters of one question. What stays the same over a session comes first and is marked for the cache."""
-    body: dict[str, Any] = {
-        "model": request.model,
-        "max_tokens": request.max_output_tokens,
-        "messages": messages_of(request.messages),
-    }
+    """The parameters of one question but for its messages. What stays the same over a session is marked for the cache."""
+    body: dict[str, Any] = {"model": request.model, "max_tokens": request.max_output_tokens, "stream": True}
     if request.tools:
         body["tools"] = [_tool(spec) for spec in request.tools]
         body["tool_choice"] = {"type": "auto" if request.may_call else "none"}
@@ -181,11 +198,7 @@ def body_of(request: LLMRequest) -> dict[str, Any]:
     elif isinstance(request.thinking, dict):
         body["thinking"] = {"type": "enabled", "budget_tokens": request.thinking["budget_tokens"]}
     if request.temperature is not None:
-        # The SDK's version of the API knows no temperature any more; the one before it does.
-        body |= {
-            "extra_body": {"temperature": request.temperature},
-            "extra_headers": {"anthropic-version": OLDER_VERSION},
-        }
+        body["temperature"] = request.temperature
     return body
 
 
@@ -193,22 +206,10 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": spec.name, "description": spec.description, "input_schema": spec.schema}
 
 
-def messages_of(history: Sequence[Message]) -> list[dict[str, Any]]:
-    """Alternating messages; the results of a reply's calls are the first blocks behind it. The last block is marked for
-    the cache, so that the next question reads all of this one from it."""
-    messages: list[dict[str, Any]] = []
-    for message in history:
-        role = "assistant" if isinstance(message, AssistantMessage) else "user"
-        blocks = _assistant(message) if isinstance(message, AssistantMessage) else [_said(message)]
-        if not blocks:
-            continue
-        if messages and messages[-1]["role"] == role:
-            messages[-1]["content"] += blocks
-        else:
-            messages.append({"role": role, "content": blocks})
-    if messages and messages[-1]["role"] == "user":
-        messages[-1]["content"][-1] = messages[-1]["content"][-1] | CACHED
-    return messages
+def _json_of(message: Message) -> list[str]:
+    """The blocks of a message as JSON; [] for a reply without anything that the API takes back."""
+    blocks = _assistant(message) if isinstance(message, AssistantMessage) else [_said(message)]
+    return [dumped(block) for block in blocks]
 
 
 def _said(message: UserMessage | ToolResult) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class LLMUnavailable(LLMError):
     """The model did not answer."""
 
     code, status, retryable = "llm_unavailable", 502, True
-    hint = "Try again later; the session continues by a message."
+    hint = "Try again later."
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class Reply:
     message: AssistantMessage
     stop_reason: StopReason
     usage: Usage = field(default_factory=Usage)
+    request_id: str = ""  # the endpoint's own name of the request, for its support; hostile text
 
 
 LLMEvent: TypeAlias = TextDelta | ThinkingDelta | Reply

@@ -38,7 +38,7 @@ def of_status(status: int, body: Any, headers: Mapping[str, str], redactor: Reda
     """The failure behind an HTTP status, or behind an error inside of a stream, which comes with status 200."""
     kinds, message = _parts(body)
     said = scrub(message, redactor)
-    quoted = f' It says: "{said}".' if said else ""
+    quoted = f' It says: "{said}"{"" if said[-1] in ".!?…" else "."}' if said else ""
     if kinds & SPENT or status == 402:
         return LLMConfig(
             f"The model's endpoint wants to be paid.{quoted}", hint="Look at the account's plan and limits."

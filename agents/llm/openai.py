@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from agents.llm.base import LLMConfig, LLMEvent, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta
-from agents.llm.sending import NO_TEXT, arguments_of, distinct, parsed, sendable, tool_name
+from agents.llm.sending import NO_TEXT, Made, arguments_of, distinct, dumped, parsed, sendable, tool_name, with_messages
 from agents.llm.wire import BROKEN, WireLLM
 from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
 
@@ -31,28 +31,29 @@ class OpenAILLM(WireLLM):
         return openai
 
     def make_client(self, http: httpx2.AsyncClient) -> Any:
+        self._sent = Made(_json_of)
         return self.sdk.AsyncOpenAI(
-            api_key=self.endpoint.key or "none", base_url=self.endpoint.base_url, max_retries=0, timeout=http.timeout,
-            http_client=http,
-        )  # fmt: skip
+            api_key=self.key, base_url=self.endpoint.base_url, max_retries=0, timeout=http.timeout, http_client=http
+        )
 
     async def replies(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
         if request.thinking != "off":
             raise LLMConfig("Chat Completions has no setting for thinking.", hint="Set the agent's thinking to off.")
         parts = _Parts()
-        body = body_of(request, own=self.at_home)
-        # Beside the SDK's checks of types, which cost half a millisecond of the event loop for each message of the history.
-        large = {name: body.pop(name) for name in ("messages", "tools") if name in body}
-        stream = await self.client.chat.completions.create(messages=[], extra_body=large, **body)
+        system = [dumped({"role": "system", "content": sendable(request.system)})] if request.system.strip() else []
+        messages = [text for text in self._sent.of(request.messages) if text]
+        stream = await self.ask(
+            "/chat/completions", with_messages(body_of(request, own=self.at_home), system + messages)
+        )
         try:
             async with stream, aclosing(aiter(stream)) as chunks:
                 async for chunk in chunks:
-                    for delta in parts.feed(chunk.to_dict(warnings=False)):
+                    for delta in parts.feed(chunk):
                         yield delta
         except (self.sdk.APIConnectionError, OSError, ValueError):
             if not parts.stop:
                 raise
-        yield parts.reply()
+        yield replace(parts.reply(), request_id=str(stream.response.headers.get("x-request-id") or "")[:100])
 
 
 @dataclass(slots=True)
@@ -135,10 +136,9 @@ def _usage(used: dict[str, Any]) -> Usage:
 
 
 def body_of(request: LLMRequest, *, own: bool) -> dict[str, Any]:
-    """The parameters of one question; `own` is whether it goes to the API's own address."""
+    """The parameters of one question but for its messages; `own` is whether it goes to the API's own address."""
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": messages_of(request.system, request.messages),
         "stream": True,
         "stream_options": {"include_usage": True},
         # The old name is refused by newer models there, the new one is not known to many servers elsewhere.
@@ -155,28 +155,26 @@ def body_of(request: LLMRequest, *, own: bool) -> dict[str, Any]:
     return body
 
 
-def messages_of(system: str, history: Sequence[Message]) -> list[dict[str, Any]]:
-    messages: list[dict[str, Any]] = [{"role": "system", "content": sendable(system)}] if system.strip() else []
-    for message in history:
-        match message:
-            case UserMessage(text):
-                messages.append({"role": "user", "content": sendable(text)})
-            case ToolResult(call_id, text):
-                content = sendable(text) if text.strip() else NO_TEXT
-                messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
-            case AssistantMessage():
-                messages += _assistant(message)
-    return messages
+def _json_of(message: Message) -> str:
+    """A message as JSON; "" for a reply without anything in it, which no API takes back."""
+    match message:
+        case UserMessage(text):
+            return dumped({"role": "user", "content": sendable(text)})
+        case ToolResult(call_id, text):
+            content = sendable(text) if text.strip() else NO_TEXT
+            return dumped({"role": "tool", "tool_call_id": call_id, "content": content})
+        case AssistantMessage():
+            return dumped(said) if (said := _assistant(message)) else ""
 
 
-def _assistant(message: AssistantMessage) -> list[dict[str, Any]]:
+def _assistant(message: AssistantMessage) -> dict[str, Any]:
     text = sendable(message.text) if message.text.strip() else None
     if text is None and not message.calls:
-        return []
+        return {}
     said: dict[str, Any] = {"role": "assistant", "content": text}
     if message.calls:
         said["tool_calls"] = [_call(call) for call in message.calls]
-    return [said]
+    return said
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

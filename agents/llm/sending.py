@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
-from agents.messages import ToolCall
+from agents.messages import Message, ToolCall
+
+T = TypeVar("T")
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _NOT_NAME = re.compile(r"[^a-zA-Z0-9_-]")
@@ -14,10 +17,33 @@ NAME_CHARS = 64
 NO_TEXT = "(no output)"
 
 
+class Made(Generic[T]):
+    """What `make` makes of each message, once: a history grows at its end, and all of it goes with every question."""
+
+    def __init__(self, make: Callable[[Message], T]) -> None:
+        self._make = make
+        self._known: dict[int, tuple[Message, T]] = {}  # by identity; holding the message keeps its id from another one
+
+    def of(self, history: Sequence[Message]) -> list[T]:
+        known = self._known
+        self._known = {id(message): known.get(id(message)) or (message, self._make(message)) for message in history}
+        return [self._known[id(message)][1] for message in history]
+
+
+def dumped(value: Any) -> str:
+    """Compact JSON, characters as they are; the value is `sendable` already."""
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def with_messages(body: dict[str, Any], messages: Sequence[str]) -> bytes:
+    """The body as JSON, with messages that are JSON already."""
+    return f'{dumped(body)[:-1]},"messages":[{",".join(messages)}]}}'.encode()
+
+
 def sendable(value: Any) -> Any:
     """The JSON value without half surrogates: no encoder of an HTTP client takes them."""
     if isinstance(value, str):
-        return _SURROGATE.sub("\ufffd", value)
+        return value if value.isascii() else _SURROGATE.sub("\ufffd", value)
     if isinstance(value, dict):
         return {sendable(key): sendable(item) for key, item in value.items()}
     if isinstance(value, list):

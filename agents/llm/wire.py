@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from abc import abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -22,6 +23,12 @@ from agents.redact import Redactor
 
 TIMEOUT_S = 120.0  # without a byte of an answer
 CONNECT_S = 10.0
+ADDRESSES_S = 30.0  # for which an endpoint's addresses, once checked, are connected to without asking again
+# The SDKs also send what they find in variables of the server (OPENAI_CUSTOM_HEADERS, OPENAI_ORG_ID, …) and what machine
+# it is. Endpoints are chosen by people; the server's environment is not theirs.
+NEEDED_HEADERS = frozenset(
+    {"host", "accept", "accept-encoding", "connection", "content-type", "content-length", "user-agent", "anthropic-version"}
+)  # fmt: skip
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 4 * 1024 * 1024  # the SDKs join a line piece by piece
 STRANGE = "The model's endpoint answers in a form that is not this kind of API."
@@ -43,27 +50,41 @@ class Endpoint:
 
 
 class PinnedTransport(httpx2.AsyncBaseTransport):
-    """Resolves a name itself, checks every address and connects to those: what the resolver says later changes nothing."""
+    """Resolves a name itself, checks every address and connects to those: what the resolver says later changes nothing.
 
-    def __init__(self, place: Place) -> None:
+    `headers` are what the endpoint learns beside what a question needs; nothing else that an SDK adds leaves the server.
+    """
+
+    def __init__(self, place: Place, headers: dict[str, str]) -> None:
         self._place = place
+        self._headers = headers
+        self._addresses: list[str] = []  # checked ones; asked for again after ADDRESSES_S, or when none answers
+        self._ask_again = 0.0
         # No proxy of the environment: it would make the connection that is checked here.
         self._inner = httpx2.AsyncHTTPTransport(verify=_tls(), trust_env=False)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if (request.url.host.lower(), request.url.port or self._place.port) != (self._place.host, self._place.port):
             raise LLMConfig("The model's endpoint leads to another host.")
+        sent = {name: value for name, value in request.headers.items() if name in NEEDED_HEADERS} | self._headers
         failure: httpx2.ConnectError | None = None
-        for address in await resolve(self._place):
+        for address in await self._checked():
             pinned = httpx2.Request(
-                request.method, request.url.copy_with(host=address), headers=request.headers, stream=request.stream,
+                request.method, request.url.copy_with(host=address), headers=sent, stream=request.stream,
                 extensions={**request.extensions, "sni_hostname": self._place.host},
             )  # fmt: skip
             try:
                 return _bounded(await self._inner.handle_async_request(pinned))
             except httpx2.ConnectError as exc:
                 failure = exc
+        self._addresses = []
         raise failure or httpx2.ConnectError("no address", request=request)
+
+    async def _checked(self) -> list[str]:
+        now = asyncio.get_running_loop().time()
+        if not self._addresses or now > self._ask_again:
+            self._addresses, self._ask_again = await resolve(self._place), now + ADDRESSES_S
+        return self._addresses
 
     async def aclose(self) -> None:
         await self._inner.aclose()
@@ -116,10 +137,11 @@ class WireLLM(LLM):
         except ValueError as exc:
             raise LLMConfig(f"The provider's base_url {exc}.") from None
         self._http = httpx2.AsyncClient(
-            transport=PinnedTransport(place), timeout=httpx2.Timeout(endpoint.timeout_s, connect=CONNECT_S),
+            transport=PinnedTransport(place, self.own_headers), timeout=httpx2.Timeout(endpoint.timeout_s, connect=CONNECT_S),
             follow_redirects=False, trust_env=False, headers={"Accept-Encoding": "identity"},
         )  # fmt: skip
         self.client = self.make_client(self._http)
+        self.client._custom_headers = {}  # of ANTHROPIC_CUSTOM_HEADERS or OPENAI_CUSTOM_HEADERS; there is no public way
 
     @classmethod
     def configured(cls, config: dict[str, Any], key: str, name: str) -> LLM:
@@ -138,6 +160,27 @@ class WireLLM(LLM):
         return self.endpoint.base_url.rstrip("/") == self.own_url
 
     # -- for subclasses
+
+    @property
+    def key(self) -> str:
+        """Never empty: an SDK without a key looks for one in the server's environment and files."""
+        return self.endpoint.key or "none"
+
+    @property
+    def own_headers(self) -> dict[str, str]:
+        """The headers that say who asks."""
+        return {"Authorization": f"Bearer {self.key}"}
+
+    async def ask(self, path: str, content: bytes, headers: Mapping[str, str] | None = None) -> Any:
+        """A question as JSON; returns the SDK's stream of its answer, whose items are JSON values.
+
+        Through the SDK's way for requests of one's own: what it offers for this path checks and copies each message, and
+        makes an object of each piece of an answer. That is half of what a turn costs.
+        """
+        return await self.client.post(
+            path, content=content, cast_to=object, stream=True, stream_cls=self.sdk.AsyncStream[object],
+            options={"headers": headers or {}},
+        )  # fmt: skip
 
     @property
     @abstractmethod

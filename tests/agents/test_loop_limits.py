@@ -16,7 +16,7 @@ from agents.compaction import LEFT_OUT, compact
 from agents.events import CallEnded, CallStarted, Compacted, Ended, LoopEvent, Replied, Retrying, TurnEnded
 from agents.llm.base import LLM, ContextTooLong, LLMEvent, LLMRequest, LLMUnavailable, Reply
 from agents.llm.scripted import ScriptedLLM, parse_turns
-from agents.loop import AgentLoop, Settings
+from agents.loop import AgentLoop, Settings, _pause_before
 from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage, open_calls, repair
 from agents.prices import Price, add_cost, prices_of
 from agents.tools import Toolbox
@@ -123,6 +123,13 @@ async def test_a_pause_that_the_endpoint_asks_for_is_kept() -> None:
     loop = AgentLoop(failing, Toolbox(MemoryBench()), Settings("m"), pause=pause)
     assert ending(await play(loop)).code == "llm_unavailable"
     assert waits == [30.0] * 4
+
+
+def test_a_pause_that_nobody_asks_for_doubles_and_is_never_the_same_for_many() -> None:
+    for attempt, most in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, 20.0, 20.0], 1):
+        pauses = [_pause_before(attempt, LLMUnavailable()) for _ in range(50)]
+        assert all(pause is not None and most / 2 <= pause <= most for pause in pauses)
+        assert len(set(pauses)) > 40
 
 
 async def test_nobody_waits_for_an_hour() -> None:
@@ -291,6 +298,25 @@ TURNS = st.lists(
     min_size=1,
     max_size=6,
 )
+
+
+def test_a_long_conversation_is_measured_once_however_much_of_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    from agents import compaction
+
+    measured, measure = [0], compaction._chars
+
+    def counting(message: Message) -> int:
+        measured[0] += 1
+        return measure(message)
+
+    monkeypatch.setattr(compaction, "_chars", counting)
+    history: list[Message] = [UserMessage("Do it.")]
+    for _ in range(300):
+        history += [AssistantMessage("", (ToolCall("c", str(RUN["name"]), {}),)), ToolResult("c", "r" * 700)]
+    shorter = compact(history)
+    assert shorter is not None
+    assert shorter.shortened > 100
+    assert measured[0] == len(history)
 
 
 @given(TURNS, st.integers(1, 6), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 120)))

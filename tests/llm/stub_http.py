@@ -6,8 +6,9 @@ import asyncio
 import json
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from agents.messages import Usage
@@ -41,11 +42,11 @@ class Fails:
 
 @dataclass(frozen=True)
 class How:
-    """How an answer goes over the wire. `cut`: only so many bytes of the body, then the end; `split`: two pieces at that
-    byte; `hang`: silence for ever after so many bytes; `chunked`: whether the end of the body is marked."""
+    """How an answer goes over the wire. `cut`: only so many bytes of the body, then the end; `split`: pieces that
+    begin at these bytes; `hang`: silence for ever after so many bytes; `chunked`: whether the end of the body is marked."""
 
     cut: int | None = None
-    split: int | None = None
+    split: Sequence[int] = ()
     hang: int | None = None
     chunked: bool = True
     raw: bytes | None = None  # these bytes instead of the body
@@ -173,6 +174,7 @@ class StubServer(ABC):
             await self._fail(writer, Fails(401, "authentication_error", f"Incorrect API key provided: {key}"))
             return True
         if method == "GET":
+            self.headers.append(headers)
             await _send(writer, 200, json.dumps(self.models()).encode())
             return True
         if path != self.path:
@@ -213,10 +215,13 @@ class StubServer(ABC):
 
     async def _stream(self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, body: bytes, how: How) -> bool:
         framing = "transfer-encoding: chunked" if how.chunked else "connection: close"
-        writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{framing}\r\n\r\n".encode())
-        ends = [n for n in (how.cut, how.hang, how.split) if n is not None]
-        first, rest = (body[: ends[0]], body[ends[0] :]) if ends else (body, b"")
-        await _piece(writer, first, how.chunked)
+        named = "request-id: req_stub_7\r\nx-request-id: req_stub_7"
+        writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{named}\r\n{framing}\r\n\r\n".encode())
+        ends = [n for n in (how.cut, how.hang) if n is not None]
+        body = body[: ends[0]] if ends else body
+        for begin, end in pairwise([0, *how.split, len(body)]):
+            await asyncio.sleep(0.001 if begin else 0)
+            await _piece(writer, body[begin:end], how.chunked)
         if how.hang is not None:
             self.hung.set()
             await reader.read()  # until the client closes
@@ -224,9 +229,6 @@ class StubServer(ABC):
             return False
         if how.cut is not None:
             return False
-        if rest:
-            await asyncio.sleep(0.001)
-            await _piece(writer, rest, how.chunked)
         if how.chunked:
             writer.write(b"0\r\n\r\n")
             await writer.drain()

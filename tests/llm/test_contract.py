@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from contextlib import aclosing
 
 import pytest
 
+from agents.events import Ended
 from agents.llm.base import LLMConfig, LLMUnavailable
+from agents.loop import AgentLoop, Settings
 from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage
+from agents.tools import Toolbox
+from tests.agents.bench import MemoryBench
 from tests.llm.conftest import Making, asking, heard, reply_of, thoughts
 from tests.llm.stub_http import Fails, Says
 
@@ -57,6 +62,32 @@ async def test_broken_arguments_are_a_problem_and_never_an_empty_object(
     (call,) = reply.message.calls
     assert words in call.problem
     assert not isinstance(call.arguments, dict)
+
+
+WRITE = "workspace__write"
+NOT_TO_RUN = {
+    "truncated": '{"path": "a.py", "content": "import o', "a list": "[]", "a text": '"a.py"', "null": "null", "nothing": "",
+    "missing": '{"path": "a.py"}', "another type": '{"path": 1, "content": "x"}', "NUL": '{"path": "a\\u0000", "content": "x"}',
+    "extra": '{"path": "a.py", "content": "x", "workspace_id": "ws-1"}', "surrogate": '{"path": "a.py", "content": "\\ud800"}',
+    "5 MB": json.dumps({"path": "a.py", "content": "x" * 5_000_000}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("spelled", NOT_TO_RUN.values(), ids=NOT_TO_RUN.keys())
+async def test_a_call_that_cannot_run_as_it_stands_changes_nothing_and_the_model_goes_on(
+    kind: str, modelled: Making, spelled: str
+) -> None:
+    bench = MemoryBench()
+    model = modelled(kind, Says("Writing.", calls=((WRITE, spelled),)), Says("I see."))
+    loop = AgentLoop(model.llm, Toolbox(bench), Settings("stub-1"))
+    async with aclosing(loop.events([UserMessage("Write a.py.")])) as events:
+        last = [event async for event in events][-1]
+    assert last == Ended("completed", "I see.")
+    (result,) = [message for message in loop.history if isinstance(message, ToolResult)]
+    assert not result.ok
+    assert result.text.startswith("The call was not run: ")
+    assert bench.files == {}
+    assert model.stub is None or not model.stub.refusals
 
 
 async def test_a_call_cut_by_the_limit_says_so(kind: str, modelled: Making) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agents.llm import address, make_llm
 from agents.llm.address import AddressRefused, is_public, place_of
-from agents.llm.base import LLMConfig, LLMError
+from agents.llm.base import LLMConfig, LLMError, LLMUnavailable
 from agents.llm.failures import of_status, retry_after, scrub
 from agents.redact import Redactor
 from tests.llm.conftest import Making, asking, heard
@@ -83,6 +83,40 @@ async def test_a_name_that_leads_elsewhere_later_is_checked_again_at_the_connect
     await llm.close()
 
 
+@each_kind
+async def test_checked_addresses_are_kept_for_a_while_and_asked_for_again_when_none_answers(
+    kind: str, wired: Making, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = wired(kind)
+    assert model.stub is not None
+    port, looked = model.stub.port, []
+    model.stub.needs_key = False
+
+    async def resolver(self: Any, host: str, port: int, **options: Any) -> Any:
+        looked.append(host)
+        return [(2, 1, 6, "", ("127.0.0.1", port))]
+
+    monkeypatch.setattr(asyncio.base_events.BaseEventLoop, "getaddrinfo", resolver)
+    monkeypatch.setattr("django.conf.settings.PRIMER_LLM_HOSTS", [f"models.example:{port}"])
+    url = model.stub.url.replace("127.0.0.1", "models.example")
+    llm = make_llm(kind, {"kind": kind, "base_url": url, "default_model": "stub-1"}, {"api_key": KEY})
+    await heard(llm, asking())
+    await heard(llm, asking())
+    assert looked == ["models.example"]
+    monkeypatch.setattr("agents.llm.wire.ADDRESSES_S", -1.0)
+    llm2 = make_llm(kind, {"kind": kind, "base_url": url, "default_model": "stub-1"}, {"api_key": KEY})
+    await heard(llm2, asking())
+    await heard(llm2, asking())
+    assert len(looked) == 3
+    model.stub.stop()
+    for _ in range(2):
+        with pytest.raises(LLMUnavailable):
+            await heard(llm, asking())
+    assert len(looked) == 4, "the address that did not answer is not kept"
+    for one in (llm, llm2):
+        await one.close()
+
+
 # -- failures
 
 
@@ -121,3 +155,11 @@ def test_the_ways_to_ask_for_a_pause(headers: dict[str, str], seconds: int | Non
 def test_an_account_without_money_is_not_asked_again() -> None:
     body = {"error": {"code": "insufficient_quota", "type": "insufficient_quota", "message": "You exceeded your quota"}}
     assert isinstance(of_status(429, body, {}, Redactor()), LLMConfig)
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"), [("Overloaded", '"Overloaded".'), ("Look at your plan.", '"Look at your plan."')]
+)
+def test_an_endpoints_words_end_a_sentence_once(said: str, shown: str) -> None:
+    error = of_status(529, {"error": {"type": "overloaded_error", "message": said}}, {}, Redactor())
+    assert error.detail == f"The model's endpoint is overloaded. It says: {shown}"

@@ -122,6 +122,23 @@ async def test_a_question_without_tools_to_call_still_describes_them(kind: str, 
     assert model.stub.asked[0]["tool_choice"] in ("none", {"type": "none"})
 
 
+@each_kind
+async def test_a_driver_that_remembers_a_history_asks_like_a_new_one(kind: str, wired: Making) -> None:
+    call = ToolCall("toolu_1", EXEC, {"command": "echo ü\ud800"})
+    first = (UserMessage("go \ud83d"), AssistantMessage("Looking.", (call,), (), "another"))
+    grown = (*first, ToolResult("toolu_1", "a.py"))
+    shorter = (UserMessage("another go"), *grown[1:], AssistantMessage("Half.", (), (), kind), UserMessage("and?"))
+    old = wired(kind)
+    assert old.stub is not None
+    for history in (grown, shorter, (*shorter, UserMessage("really?")), grown):
+        await heard(old.llm, asking(*history))
+        new = wired(kind)
+        await heard(new.llm, asking(*history))
+        assert new.stub is not None
+        assert old.stub.asked[-1] == new.stub.asked[0]
+    assert not old.stub.refusals
+
+
 async def test_no_model_named_is_a_sentence(wired: Making) -> None:
     llm = wired("anthropic").llm
     request = asking()
@@ -157,16 +174,65 @@ async def test_a_wrong_key_is_a_sentence_without_it(kind: str, wired: Making) ->
     assert wrong not in caught.value.detail
 
 
-async def test_the_servers_environment_gives_no_credentials(wired: Making, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-of-the-environment")
-    monkeypatch.setenv("OPENAI_API_KEY", "sk-of-the-environment")
-    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:1")
-    for kind in KINDS:
-        model = wired(kind, key="")
-        with pytest.raises(LLMConfig):
-            await heard(model.llm, asking())
-        assert model.stub is not None
-        assert not model.stub.headers
+# What the SDKs would pick up from the server's environment and hand to an endpoint that a person chose.
+AMBIENT = {
+    "ANTHROPIC_API_KEY": "sk-ambient", "ANTHROPIC_AUTH_TOKEN": "ambient-token", "OPENAI_API_KEY": "sk-ambient",
+    "OPENAI_ADMIN_KEY": "sk-ambient-admin", "OPENAI_ORG_ID": "org-ambient", "OPENAI_PROJECT_ID": "proj-ambient",
+    "ANTHROPIC_CUSTOM_HEADERS": "X-Ambient: ambient-header\nAuthorization: Bearer ambient-bearer\nx-api-key: ambient-x\nUser-Agent: ambient-agent",
+    "OPENAI_CUSTOM_HEADERS": "X-Ambient: ambient-header\nauthorization: Bearer ambient-bearer\nOpenAI-Beta: ambient-beta\nHost: ambient.example",
+    "ANTHROPIC_BASE_URL": "http://127.0.0.1:1", "OPENAI_BASE_URL": "http://127.0.0.1:1/v1",
+    "ANTHROPIC_PROFILE": "ambient", "ANTHROPIC_IDENTITY_TOKEN": "ambient-identity",
+    **dict.fromkeys(("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "all_proxy"), "http://ambient-user:ambient-password@127.0.0.1:1"),
+}  # fmt: skip
+
+
+@pytest.fixture
+def ambient(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in AMBIENT.items():
+        monkeypatch.setenv(name, value)
+
+
+@each_kind
+@pytest.mark.parametrize("key", [KEY, ""], ids=["with key", "without key"])
+async def test_nothing_of_the_servers_environment_reaches_an_endpoint(
+    kind: str, key: str, ambient: None, wired: Making
+) -> None:
+    model = wired(kind, key=key)
+    assert model.stub is not None
+    model.stub.needs_key = False
+    assert reply_of(await heard(model.llm, asking())).message.text == "Hello."
+    assert await model.llm.models() == ["stub-1", "stub-2"]
+    assert len(model.stub.headers) == 2
+    for headers in model.stub.headers:
+        assert "ambient" not in repr(headers).lower()
+        assert headers["authorization"] == f"Bearer {key or 'none'}"
+        assert headers.get("x-api-key") in ((key or "none",) if kind == "anthropic" else (None,))
+        assert headers["host"] == model.stub.host
+
+
+@each_kind
+async def test_an_endpoint_learns_nothing_of_the_servers_machine(kind: str, wired: Making) -> None:
+    model = wired(kind)
+    await heard(model.llm, asking())
+    assert model.stub is not None
+    known = {
+        "host", "accept", "accept-encoding", "connection", "content-type", "content-length", "user-agent", "authorization",
+        "anthropic-version", "x-api-key",
+    }  # fmt: skip
+    assert model.stub.headers[0].keys() <= known
+
+
+@each_kind
+async def test_the_servers_key_is_no_provider_without_one(kind: str, ambient: None, wired: Making) -> None:
+    with pytest.raises(LLMConfig, match="does not accept the key"):
+        await heard(wired(kind, key="").llm, asking())
+
+
+@each_kind
+def test_the_servers_base_url_is_no_provider_without_one(kind: str, ambient: None) -> None:
+    llm = make_llm(kind, {"kind": kind}, {"api_key": KEY})
+    url = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1/"}[kind]
+    assert str(llm.client.base_url).rstrip("/") == url.rstrip("/")  # type: ignore[attr-defined]
 
 
 def test_the_apis_own_address_needs_a_key() -> None:

@@ -24,7 +24,6 @@ from workspaces.models import Workspace
 KINDS = ("anthropic", "openai")
 each_kind = pytest.mark.parametrize("kind", KINDS)
 PRICES = {"stub-1": {"input": 3.0, "output": 15.0, "cache_read": 0.3, "cache_write": 3.75}}
-CANCEL_S = 10.0  # generous for a busy machine; what is cancelled would else go on for minutes
 
 
 class Modelled(Protocol):

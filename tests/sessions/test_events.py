@@ -245,9 +245,7 @@ def test_a_secret_split_over_deltas_is_held_until_it_is_whole(quiet_database: No
     session = locked(make_session())
     play(session, output("key hun", 0), 0.1, output("ter2 end", 7), redactor=Redactor(["hunter2"]))
     rows = [(e.data["offset"], e.data["text"]) for e in events_of(session.slug) if e.kind == "tool_output"]
-    # `append` masks by the session's own secrets, of which there are none here: what counts is that it came in one piece.
-    assert rows[0] == (0, "key ")
-    assert rows[1] == (4, "hunter2 end")
+    assert rows == [(0, "key "), (4, "[secret] end")]
 
 
 def test_a_lost_lease_is_raised_by_the_next_call(quiet_database: None) -> None:
@@ -257,16 +255,37 @@ def test_a_lost_lease_is_raised_by_the_next_call(quiet_database: None) -> None:
         play(session, delta("a"))
 
 
+def test_a_cancelled_run_still_tells_what_it_had_begun_to_tell(quiet_database: None) -> None:
+    session = locked(make_session())
+    free = threading.Event()
+
+    async def scenario() -> None:
+        writer = Writer(session, Redactor())
+        busy = asyncio.create_task(loop.write(free.wait, 20))
+        await asyncio.sleep(0)
+        telling = asyncio.create_task(writer.add(EventDraft(EventKind.WARNING, {"message": "it happened"})))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        telling.cancel()
+        await asyncio.wait({telling})
+        free.set()
+        await writer.add(EventDraft(EventKind.WARNING, {"message": "the end"}))
+        await busy
+
+    loop.run(scenario(), 20)
+    assert [event.data["message"] for event in events_of(session.slug)[2:]] == ["it happened", "the end"]
+
+
 def test_a_database_that_is_away_for_a_moment_loses_nothing(
     quiet_database: None, long_quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = locked(make_session())
     failures = [OperationalError("database is locked"), OperationalError("database is locked")]
 
-    def sometimes(*args: Any) -> Any:
+    def sometimes(*args: Any, **options: Any) -> Any:
         if failures:
             raise failures.pop()
-        return append(*args)
+        return append(*args, **options)
 
     monkeypatch.setattr("sessions_app.writer.append", sometimes)
     monkeypatch.setattr("sessions_app.writer.AGAIN_S", (0.0, 0.0, 0.0))

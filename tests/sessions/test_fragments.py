@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ TAGS = {
     "blockquote", "del", "s",
 }  # fmt: skip
 ATTRIBUTES = {
-    "class", "id", "href", "rel", "title", "tabindex", "datetime", "hidden", "open", "start", "xmlns", "viewbox", "fill", "width",
+    "class", "id", "href", "rel", "title", "tabindex", "datetime", "hidden", "open", "start", "download", "xmlns", "viewbox", "fill", "width",
     "height", "d", "fill-rule", "clip-rule", "aria-hidden", "stroke", "stroke-width", "stroke-linecap", "stroke-linejoin",
 }  # fmt: skip
 ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
@@ -47,7 +48,7 @@ class Reader(HTMLParser):
         for name, value in attrs:
             assert name in ATTRIBUTES or name.startswith("data-"), f"{name}={value}"
             if name == "href":
-                assert re.match(r"#e\d+$|/files/|/v1/workspaces/|https?://|mailto:", value or ""), value
+                assert re.match(r"#e\d+$|/files/|/workspaces/|/sessions/|https?://|mailto:", value or ""), value
                 self.links.append(value or "")
 
     def handle_decl(self, decl: str) -> None:
@@ -74,7 +75,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "tool_output": {"call_id": "c1", "exec_id": "e1", "stream": "stderr", "offset": 0, "text": "out"},
     "tool_result": {
         "call_id": "c1", "exec_id": "e1", "ok": False, "text": "saw", "exit_code": 1, "ended_by": "exit", "evidence": {"limit": 5, "disk": "d"},
-        "bytes": 3, "truncated": True, "duration_ms": 12.0, "files": [{"path": "a b.txt", "change": "created"}],
+        "bytes": 3, "truncated": True, "duration_ms": 12.0, "files": [{"path": "a b.txt", "change": "modified", "diff": "@@ -1 +1 @@\n-a\n+b"}],
     },
     "warning": {"code": "c", "message": "careful", "hint": "do", "retry_in_s": 4.0, "attempt": 2},
     "error": {"code": "c", "message": "broken", "hint": "do", "request_id": "r-1"},
@@ -128,7 +129,7 @@ def test_a_fragment_carries_its_seq_and_kind_and_what_a_page_needs_to_place_it(k
     ("kind", "data"), [*EXAMPLES.items(), *[("tool_call", call) for call in CALLS], ("from_tomorrow", {"a": 1})]
 )
 def test_hostile_text_in_any_field_stays_text(kind: str, data: Any) -> None:
-    html = Fragments("ws-0123456789abcdef").of(event(kind, poisoned(data)))
+    html = Fragments("ws-0123456789abcdef", "sess-0123456789abcdef").of(event(kind, poisoned(data)))
     shown = Reader(html)
     assert not any(link.startswith("http") for link in shown.links)
     assert "988" not in shown.text  # no template is evaluated in data
@@ -182,9 +183,29 @@ def test_links_to_files_and_output_are_there_only_for_a_workspace_that_can_be_re
     )
     gap = event("tool_output", {"call_id": "c", "exec_id": "e1", "stream": "stdout", "gap": [200_000, 300_000]})
     links = [Reader(Fragments("ws-1").of(one)).links[1:] for one in (write, gap)]
-    assert links == [["/files/ws-1/a%20b.py"], ["/v1/workspaces/ws-1/exec/e1/output?stream=stdout&offset=200000"]]
+    assert links == [
+        ["/files/ws-1/a%20b.py"],
+        ["/workspaces/ws-1/exec/e1/", "/workspaces/ws-1/exec/e1/raw/?stream=stdout"],
+    ]
     assert [Reader(Fragments().of(one)).links[1:] for one in (write, gap)] == [[], []]
     assert "97.7 KiB of stdout are not shown here (bytes 200000 to 300000)" in Reader(Fragments().of(gap)).text
+
+
+def test_thinking_says_how_long_it_took_from_what_came_before_it_to_its_last_word() -> None:
+    drawer, since = Fragments(), event("turn_started", {"turn": 1})
+    drawer.of(since)
+    first = {**event("thinking_delta", {"text": "hm"}), "ts": "2026-01-02T03:04:07.900Z"}
+    assert "Thought for 2 s" in drawer.of(first)
+    assert "Thought for 5 s" in drawer.of({**first, "until": "2026-01-02T03:04:10.700Z"})
+    assert "Thought<" in Fragments().of(first)
+
+
+def test_an_event_that_is_linked_to_begins_a_piece_of_its_own() -> None:
+    events = [
+        SessionEvent(seq=n, kind="thinking_delta", data={"text": str(n)}, ts=datetime(2026, 1, 1, tzinfo=UTC))
+        for n in (1, 2, 3)
+    ]
+    assert [(one["seq"], one["data"]["text"]) for one in merged(events, apart=2)] == [(1, "1"), (2, "23")]
 
 
 def test_a_result_names_its_call_only_where_another_card_is_above_it() -> None:
@@ -233,7 +254,7 @@ def test_output_that_goes_on_is_one_piece_and_what_does_not_is_not() -> None:
         ("\x1b[31mred\x1b[0m", '<span class="a-f1">red</span>'),
         ("\x1b[1;4;92mx\x1b[22my\x1b[m", '<span class="a-bold a-underline a-f10">x</span><span class="a-underline a-f10">y</span>'),
         ("\x1b[38;5;196mx", '<span class="a-fx a-fr5 a-fg0 a-fu0">x</span>'),
-        ("\x1b[48;5;240mx", '<span class="a-bx a-bl a-bl8">x</span>'),
+        ("\x1b[48;5;240mx", '<span class="a-bx a-bl a-br1 a-bg2">x</span>'),
         ("\x1b[38;2;255;0;0mx\x1b[39m.", '<span class="a-fx a-fr5 a-fg0 a-fu0">x</span>.'),
         ("\x1b[38:2::255:0:0mx", '<span class="a-fx a-fr5 a-fg0 a-fu0">x</span>'),
         ("\x1b[7mx", '<span class="a-reverse">x</span>'),
@@ -286,5 +307,5 @@ def test_every_class_of_a_colour_is_in_the_sheet() -> None:
         f"\x1b[{layer};5;{n}mx" for layer in (38, 48) for n in range(256)
     )
     used = {name for names in re.findall('class="([^"]*)"', ansi(every)) for name in names.split()}
-    assert len(used) > 100
+    assert len(used) > 70
     assert [name for name in used if not re.search(rf"\.{name}\b", sheet)] == []

@@ -9,10 +9,10 @@ from agents.messages import Usage
 from tests.factories import Api, make_workspace
 from tests.llm.conftest import STUBS
 from tests.llm.stub_http import Fails, How, Says, StubServer
-from tests.sessions.cast import ended, events_of, start, until_event
+from tests.sessions.cast import ended, events_of, start
 from tests.sessions.conftest import Process
-from tests.sessions.models import CANCEL_S, Modelled, count_of, data_of, each_kind, exported, run
-from workspaces.models import Exec, Workspace, WorkspaceTemplate
+from tests.sessions.models import Modelled, count_of, data_of, each_kind, exported, run
+from workspaces.models import Workspace, WorkspaceTemplate
 
 
 @each_kind
@@ -169,56 +169,3 @@ def test_at_a_limit_the_model_answers_once_more(
     assert item["answer"] == "As far as I came."
     assert stubs[0].asked[-1]["tool_choice"] == {"type": "none"}
     assert not stubs[0].refusals
-
-
-# Cancel
-
-
-def test_a_cancel_ends_a_model_that_is_silent(
-    process: Process, workspace: Workspace, modelled: Modelled, alice: Api, stubs: list[StubServer]
-) -> None:
-    session_id = start(alice, workspace, modelled("openai", (Says("never whole"), How(hang=200))), "go")
-    assert stubs[0].hung.wait(30)
-    _cancelled(alice, session_id)
-    assert stubs[0].dropped.wait(10)
-
-
-def test_a_cancel_ends_the_wait_for_another_try(
-    process: Process, workspace: Workspace, modelled: Modelled, alice: Api
-) -> None:
-    agent = modelled("openai", Fails(503, headers=(("retry-after", "100"),)))
-    session_id = start(alice, workspace, agent, "go")
-    assert until_event(session_id, "warning").data["retry_in_s"] == 100
-    _cancelled(alice, session_id)
-
-
-def test_a_cancel_ends_the_wait_for_a_place_at_the_provider(
-    process: Process, workspace: Workspace, modelled: Modelled, alice: Api, stubs: list[StubServer]
-) -> None:
-    agent = modelled("openai", (Says("never whole"), How(hang=200)), max_concurrency=1)
-    first = start(alice, workspace, agent, "go")
-    assert stubs[0].hung.wait(30)
-    second = start(alice, workspace, agent, "go")
-    until_event(second, "turn_started")
-    _cancelled(alice, second)
-    assert len(stubs[0].asked) == 1
-    _cancelled(alice, first)
-
-
-def test_a_cancel_kills_a_program_that_does_not_want_to_die(
-    process: Process, workspace: Workspace, modelled: Modelled, alice: Api
-) -> None:
-    agent = modelled(
-        "anthropic", Says(calls=(run("trap '' TERM; echo up; while :; do sleep 0.1; done", timeout_s=600),))
-    )
-    session_id = start(alice, workspace, agent, "go")
-    exec_id = until_event(session_id, "tool_output").data["exec_id"]
-    _cancelled(alice, session_id)
-    row = Exec.objects.get(slug=exec_id)
-    assert (row.ended_by, row.survivors) == ("cancelled", [])
-
-
-def _cancelled(person: Api, session_id: str) -> None:
-    assert person.post(f"sessions/{session_id}/cancel").status_code in (200, 202)
-    item = ended(person, session_id, within=CANCEL_S)
-    assert item["ended_reason"] == "cancelled"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -13,30 +14,40 @@ from django.conf import settings
 from django.db import connection
 
 from accounts.models import User
+from primer_site import logs
 from sessions_app.history import history_of
 from sessions_app.models import AgentSession
+from tests.console.site import browser, no_manifest
 from tests.factories import Api, make_admin, make_workspace
 from tests.llm.stub_http import KEY, Fails, Says, StubServer
 from tests.sessions.cast import ended, events_of, start, until_event
 from tests.sessions.conftest import Process
 from tests.sessions.models import Modelled, count_of, data_of, each_kind, exported, run
-from workspaces.models import Exec, Workspace, WorkspaceTemplate
+from workspaces.models import Workspace, WorkspaceTemplate
+
+__all__ = ["no_manifest"]
 
 
-def everything_stored() -> str:
-    """Every row of every table, as it lies in the database."""
-    rows = []
+# What a program was given and what it printed are its owner's bytes: they came from the model, and are kept as they are.
+OWNERS_BYTES = {"workspaces_exec", "workspaces_execoutput"}
+
+
+def everything_stored() -> dict[str, str]:
+    """Every row of every table, as it lies in the database, but for the owner's own bytes."""
+    tables = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
+    assert tables > OWNERS_BYTES
+    found = {}
     with connection.cursor() as cursor:
-        for model in apps.get_models(include_auto_created=True):
-            cursor.execute(f"SELECT * FROM {model._meta.db_table}")
-            rows += [repr(row) for row in cursor.fetchall()]
-    return "\n".join(rows)
+        for table in sorted(tables - OWNERS_BYTES):
+            cursor.execute(f"SELECT * FROM {table}")
+            found[table] = repr(cursor.fetchall())
+    return found
 
 
 @each_kind
 def test_the_key_appears_nowhere_whatever_the_endpoint_and_the_programs_say(
     kind: str, process: Process, workspace: Workspace, modelled: Modelled, alice: Api, bob: Api,
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, no_manifest: None,
 ) -> None:  # fmt: skip
     forms = [KEY, base64.b64encode(KEY.encode()).decode(), quote(KEY, safe=""), json.dumps(KEY)[1:-1]]
     leak = " ".join(forms)
@@ -52,18 +63,50 @@ def test_the_key_appears_nowhere_whatever_the_endpoint_and_the_programs_say(
         assert item["ended_detail"]["code"] == "llm_config"
         alice.post(f"sessions/{session_id}/messages", {"text": "again"})
         item = ended(alice, session_id)
-    exports = [exported(alice, session_id, form) for form in ("md", "jsonl", "html")]
-    pages = [bob.get(path).content.decode() for path in ("llm_providers", "agents", "audit", f"sessions/{session_id}")]
-    # The workspace's own file and the kept output of the program are its owner's bytes: they came from the model.
-    inside = repr(list(Exec.objects.values("request"))) + repr(list(apps.get_model("workspaces", "ExecOutput").objects.values_list("data")))  # fmt: skip
-    stored = "\n".join(row for row in everything_stored().splitlines() if row not in inside)
-    events = json.dumps([event.data for event in events_of(session_id)])
-    for form in forms:
-        for text in (events, json.dumps(item), *exports, *pages):
-            assert form not in text
-        assert form not in caplog.text
-    assert KEY not in "\n".join(row for row in stored.splitlines() if "printf" not in row and "b'" not in row)
-    assert "[secret]" in events
+        shown = {form: exported(alice, session_id, form) for form in ("md", "jsonl", "html")}
+        for path in ("llm_providers", "agents", "audit", f"sessions/{session_id}", f"sessions/{session_id}/events"):
+            shown[path] = bob.get(path).content.decode()
+        shown |= _pages(agent.provider.slug, session_id)
+        shown["records"] = caplog.text
+        shown |= _errors(agent.provider.slug, leak, bob, monkeypatch)
+    for style in ("text", "json"):
+        shown[style] = "\n".join(map(logs.formatter(style).format, caplog.records))
+    shown |= everything_stored()
+    shown["events"] = json.dumps([event.data for event in events_of(session_id)], ensure_ascii=False)
+    for where, text in shown.items():
+        assert not [form for form in forms if form in text], where
+    for where in ("md", "jsonl", "html", "events", "text", "json", f"sessions/{session_id}/events/"):
+        assert "[secret]" in shown[where], where
+
+
+def _pages(provider: str, session_id: str) -> dict[str, str]:
+    """The console's pages of the provider and the session, as an administrator sees them."""
+    paths = (
+        f"compute/llm-providers/{provider}/", f"compute/llm-providers/{provider}/edit/", f"sessions/{session_id}/",
+        f"sessions/{session_id}/events/",
+    )  # fmt: skip
+    found = {}
+    client = browser(make_admin("bob"))
+    for path in paths:
+        answer = client.get(f"/{path}")
+        assert answer.status_code == 200, path
+        found[path] = answer.content.decode()
+    return found
+
+
+def _errors(provider: str, leak: str, admin: Api, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What people see of a bug whose exception carries the key: of the API and of a page."""
+
+    async def broken(*args: Any) -> Any:
+        raise RuntimeError(f"the key is {leak}")
+
+    monkeypatch.setattr("agents.services.ask_once", broken)
+    answer = admin.post(f"llm_providers/{provider}/test")
+    page = browser(make_admin("bob")).post(f"/compute/llm-providers/{provider}/test/")
+    assert answer.status_code == 500
+    assert answer.json()["request_id"]
+    assert b"error of its own" in page.content or b"went wrong" in page.content
+    return {"answer to a bug": answer.content.decode(), "page of a bug": page.content.decode()}
 
 
 @each_kind

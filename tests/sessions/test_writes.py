@@ -21,12 +21,12 @@ SCRIPTED: dict[str, Any] = {"id": "spare", "provider": "scripted", "config": {"k
 RUNNER: dict[str, Any] = {"id": "idle", "model": {"provider_id": "scripted"}}
 # (method, route) -> (id to act on, body, status that its dry run has in common with the real one)
 WRITES: dict[tuple[str, str], tuple[str, Any, int]] = {
-    ("post", "llm_providers"): ("", {**SCRIPTED, "id": "new"}, 201),
+    ("post", "llm_providers"): ("", {**SCRIPTED, "id": "another"}, 201),
     ("put", "llm_providers/<id>"): ("spare", {**SCRIPTED, "description": "changed"}, 200),
     ("patch", "llm_providers/<id>"): ("spare", {"description": "changed"}, 200),
     ("delete", "llm_providers/<id>"): ("spare", None, 204),
     ("post", "llm_providers/<id>/test"): ("spare", None, 200),
-    ("post", "agents"): ("", {**RUNNER, "id": "new"}, 201),
+    ("post", "agents"): ("", {**RUNNER, "id": "another"}, 201),
     ("put", "agents/<id>"): ("idle", {**RUNNER, "description": "changed"}, 200),
     ("patch", "agents/<id>"): ("idle", {"description": "changed"}, 200),
     ("delete", "agents/<id>"): ("idle", None, 204),
