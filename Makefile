@@ -37,6 +37,7 @@ docs: venv ## write the generated pages anew
 	@$(BIN)/python -m primer_site.variables
 	@$(BIN)/python -m cli.reference
 	@$(BIN)/python -m primer_site.reference
+	@$(BIN)/python -m cli.wording
 
 deps: venv ## newest allowed versions into constraints.txt
 	@$(BIN)/python scripts/deps.py

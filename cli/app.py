@@ -55,6 +55,7 @@ class App:
         """A client of any server, with this call's TLS, time and trace settings."""
         from cli.client import Client
         from cli.config import is_loopback
+        from cli.patience import Patience
 
         settings, console = self.settings, self.console
         verify: bool | str = settings.ca_file.text or True
@@ -78,7 +79,7 @@ class App:
             timeout_s=settings.timeout_s,
             verbose=int(self.flags.get("verbose") or 0),
             trace=console.note,
-            sleep=self.sleep,
+            patience=Patience(self.sleep, self.clock, console.note),
         )
         self._clients.append(client)
         return client
@@ -142,7 +143,7 @@ class App:
     # Objects by reference
 
     def path(self, ref: Ref, *rest: str) -> str:
-        from cli.client import segment
+        from cli.wire import segment
 
         return "/".join(["/v1", ref.kind.plural, segment(ref.id), *rest])
 

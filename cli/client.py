@@ -8,19 +8,21 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urljoin, urlsplit
+from urllib.parse import urljoin, urlsplit
 
-from cli.causes import BAD_CA, HINTS, pause_before, reason
+from cli.causes import BAD_CA, HINTS, reason
 from cli.config import is_loopback
-from cli.errors import ApiError, CliError, Exit, Unreachable, UsageError
+from cli.errors import RESTARTING, ApiError, CliError, Exit, Unreachable, UsageError
+from cli.invoked import command
 from cli.masking import masked_body
+from cli.patience import Patience, Tries
+from cli.wire import encoded, is_json, media_type, wire
 
 if TYPE_CHECKING:
     import requests
 
 MAX_JSON = 64 * 1024 * 1024
 PAGE = 100
-_RETRIES = 3
 _RETRY_STATUS = (429, 502, 503, 504)
 _REDIRECTS = 5
 _SECRET_HEADERS = ("authorization", "cookie", "set-cookie", "idempotency-key")
@@ -54,17 +56,8 @@ def not_primer(what: str) -> Unreachable:
     return Unreachable(f"this is not a Primer API: {what}", code="not_primer")
 
 
-def wire(text: str) -> bytes:
-    """Text as its bytes: a name that is not UTF-8 comes from the command line, and in JSON, with U+DC80 to U+DCFF."""
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-
-
-def segment(text: str) -> str:
-    """One path segment of a URL, whatever it holds."""
-    return quote(wire(text), safe="")
+class _Cut(Unreachable):
+    """The answer broke off in its middle."""
 
 
 @dataclass
@@ -78,7 +71,7 @@ class Client:
     timeout_s: float = 30.0
     verbose: int = 0
     trace: Callable[[str], None] = lambda line: None
-    sleep: Callable[[float], None] = time.sleep
+    patience: Patience = field(default_factory=Patience)
     _session: Any = field(default=None, repr=False)
 
     def get(self, path: str, /, **params: Any) -> Reply:
@@ -123,10 +116,19 @@ class Client:
         retry: bool = True,
     ) -> Reply:
         """One JSON call. Bytes as `body` go out raw. Raises ApiError for a problem, Unreachable without an answer."""
-        started = time.monotonic()
-        response = self.send(method, path, params=params, body=body, headers=headers, retry=retry)
-        with response:
-            raw = self._read(response, started + self.timeout_s)
+        tries = Tries(self.patience, repeatable=retry and method == "GET")
+        while True:
+            try:
+                response = self.send(method, path, params=params, body=body, headers=headers, retry=retry)
+                with response:
+                    took_s = response.elapsed.total_seconds()  # of this try, without the waits before it
+                    raw = self._read(response, time.monotonic() + self.timeout_s - took_s)
+                break
+            except Unreachable as exc:
+                # Those that never began have been repeated by `send`.
+                again = isinstance(exc, _Cut) or (exc.code == "timeout" and self.patience.waiting)
+                if not again or not tries.again(exc.lines[0], away=True):
+                    raise
         if self.verbose > 1:
             self.trace(f"< {masked_body(raw)}")
         value = self._json(response, raw)
@@ -174,28 +176,35 @@ class Client:
         """Sends until an answer comes that is worth reading: retries what is safe to repeat, follows what is ours."""
         import requests
 
-        attempts = _RETRIES + 1 if retry else 1
-        for attempt in range(attempts):
-            last = attempt == attempts - 1
+        tries = Tries(self.patience, repeatable=retry)
+        while True:
             try:
                 response = self._once(
                     method, path, params=params or {}, body=body, headers=dict(headers or {}), silence_s=silence_s
                 )
             except (requests.ConnectionError, requests.Timeout) as exc:
+                failure = self._no_answer(exc)
+                # One that took a part of a file was there, whether it has answered before or not.
+                self.patience.reached = self.patience.reached or bool(getattr(body, "sent", 0))
                 # A server that took the request and is silent has had its time; a certificate does not get better.
-                if last or isinstance(exc, requests.ReadTimeout | requests.exceptions.SSLError):
-                    raise self._no_answer(exc) from exc
-                self.sleep(pause_before(attempt, ""))
+                final = isinstance(exc, requests.ReadTimeout | requests.exceptions.SSLError)
+                failure.code = "timeout" if isinstance(exc, requests.ReadTimeout) else failure.code
+                if final or not tries.again(failure.lines[0], away=True):
+                    raise failure from exc
                 continue
             except requests.RequestException as exc:
                 raise self._no_answer(exc) from exc
             except ValueError as exc:  # requests reads a Location also where it is not to follow it
                 raise not_primer("it redirects to what is no address") from exc
-            if response.status_code not in _RETRY_STATUS or last:
+            away = response.status_code in RESTARTING and not is_json(response)
+            if not away:
+                self.patience.answered()
+            if response.status_code not in _RETRY_STATUS:
+                return response
+            why, after = f"{self.server} answers {response.status_code}", response.headers.get("Retry-After", "")
+            if not tries.again(why, away=away, retry_after=after):
                 return response
             response.close()
-            self.sleep(pause_before(attempt, response.headers.get("Retry-After", "")))
-        raise AssertionError("the last attempt returns or raises")
 
     def _once(
         self,
@@ -208,7 +217,7 @@ class Client:
         silence_s: float | None,
     ) -> requests.Response:
         url = self.server + path
-        data, headers = _encoded(body, headers)
+        data, headers = encoded(body, headers)
         given: Any = {k: wire(v) if isinstance(v, str) else v for k, v in params.items() if v is not None}
         for _ in range(_REDIRECTS):
             response = self._exchange(method, url, params=given, data=data, headers=headers, silence_s=silence_s)
@@ -309,14 +318,14 @@ class Client:
                     )
                 pieces.append(piece)
         except requests.RequestException as exc:
-            raise self._no_answer(exc) from exc
+            raise _Cut(*self._no_answer(exc).lines) from exc
         return b"".join(pieces)
 
     def _json(self, response: requests.Response, raw: bytes) -> Any:
         if not raw:
             return None
-        kind = response.headers.get("Content-Type", "").split(";")[0].strip().lower()
-        if kind != "application/json" and not kind.endswith("+json"):
+        if not is_json(response):
+            kind = media_type(response)
             if response.status_code >= 500:
                 return {}
             raise not_primer(f"got {kind or 'no content type'}")
@@ -348,23 +357,12 @@ class Client:
         why = reason(exc)
         hint = HINTS.get(why, "")
         if not hint and is_loopback(self.server):
-            hint = "start it with: primer up"
+            hint = f"start it with: {command('primer')} up"
         return Unreachable(f"cannot reach {self.server}: {why}", hint=hint)
 
 
 def new_key() -> str:
     return os.urandom(16).hex()
-
-
-def _encoded(body: Any, headers: dict[str, str]) -> tuple[Any, dict[str, str]]:
-    if body is None:
-        return None, headers
-    if hasattr(body, "rewind"):  # a file: from its start for each attempt
-        body.rewind()
-        return body, {"Content-Type": "application/octet-stream", **headers}
-    if isinstance(body, bytes):
-        return body, {"Content-Type": "application/octet-stream", **headers}
-    return json.dumps(body).encode(), {"Content-Type": "application/json", **headers}
 
 
 def _origin(url: str) -> str:

@@ -93,7 +93,7 @@ BY_STATUS: dict[int, Exit] = {
 # The workspace of a call is not where it could answer.
 NOT_THERE = ("workspace_lost", "workspace_not_running")
 # A proxy says so while the server behind it restarts.
-_RESTARTING = (502, 503, 504)
+RESTARTING = (502, 503, 504)
 
 
 def exit_for(status: int, code: str = "") -> Exit:
@@ -186,8 +186,16 @@ class Unreachable(CliError):
 def passing(failure: CliError) -> bool:
     """Whether a failure looks like a server that restarts: the same question is worth asking again."""
     if isinstance(failure, ApiError):
-        return failure.status in _RESTARTING and failure.code.startswith("http_")
+        return failure.status in RESTARTING and failure.code.startswith("http_")
     return isinstance(failure, Unreachable) and failure.code in ("unreachable", "timeout")
+
+
+class OutputFailed(CliError):
+    """Standard output does not take what is written to it: a full disk, for one. `why` is the system's word for it."""
+
+    def __init__(self, why: str) -> None:
+        hint = "what arrived of the output is not all of it: make room and run this again"
+        super().__init__(f"the output could not be written: {why}", hint=hint, code="output_failed")
 
 
 class ClosedPipe(Exception):

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 from cli.app import App
-from cli.client import MAX_JSON, new_key, not_primer, segment
+from cli.client import MAX_JSON, new_key, not_primer
 from cli.errors import NOT_THERE, ApiError, CliError, Exit, Unreachable
 from cli.kinds import WORKSPACE, Ref
 from cli.output import Console, InertStream, encoded
+from cli.patience import AWAY_S
+from cli.wire import segment
 
 STDIN_CAP = 8 * 1024 * 1024
 _SILENCE_S = 60.0  # of a live stream before its state is asked for
-_PATIENCE_S = 60.0  # without any answer of the server
+_FAST_S, _SLOW_S = 0.5, 2.0  # between two looks at an exec whose stream broke
 _NOTICE_S = 5.0  # until the server has noticed that a sandbox is gone
 _PAGE = 256 * 1024
 _STREAMS = ("stdout", "stderr")
@@ -98,7 +100,7 @@ class Execution:
         self.id = ""
         self.offset = dict.fromkeys(_STREAMS, 0)
         self.lost = dict.fromkeys(_STREAMS, 0)
-        self.cancelling = False
+        self._heard = self.app.clock()  # when the server last had something to say
 
     @property
     def _path(self) -> str:
@@ -140,17 +142,34 @@ class Execution:
             self.app.console.note(f"warning: not confirmed that {self.id} ended: {exc.lines[0]}")
 
     def _run(self, body: dict[str, Any]) -> dict[str, Any]:
-        key, started = new_key(), self.app.clock()
+        """Streams; a stream that broke is joined again by its key, and read by offset meanwhile."""
+        key, pause, self._heard = new_key(), _FAST_S, self.app.clock()
         while True:
+            seen = self._seen
             try:
                 return self._stream(body, key)
             except _Broken:
-                if self.id:
-                    return self.resume()
-                # The same key: the server answers about the first start, it does not start again.
-                if self.app.clock() - started > _PATIENCE_S:
-                    raise self._gone("the stream broke before the start was confirmed") from None
-                self.app.sleep(0.5)
+                pass
+            except ApiError as exc:
+                if not self.id:
+                    raise
+                self._refused(exc)
+            except Unreachable as exc:
+                if not self.id or exc.code == "not_primer":
+                    raise
+                self._unheard(exc)
+            if self.id and (state := self._look()):
+                return state
+            # The same key: the server answers about the first start, it does not start again.
+            if not self.id and self._silent():
+                raise self._gone("the stream broke before the start was confirmed")
+            pause = _FAST_S if self._seen > seen else pause
+            self.app.sleep(pause)
+            pause = min(_SLOW_S, pause * 2)
+
+    @property
+    def _seen(self) -> int:
+        return sum(self.offset.values())
 
     def _stream(self, body: dict[str, Any], key: str) -> dict[str, Any]:
         import requests
@@ -179,6 +198,7 @@ class Execution:
         return self.resume()
 
     def _line(self, line: bytes) -> dict[str, Any] | None:
+        self._heard = self.app.clock()
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as exc:
@@ -247,29 +267,42 @@ class Execution:
 
     def resume(self) -> dict[str, Any]:
         """Follows by offset until the exec has ended; raises with exit 125 when the server is gone for a minute."""
-        heard, pause = self.app.clock(), 0.1
-        while True:
-            try:
-                state = self.app.client.get(f"{self._path}/{segment(self.id)}").object
-                moved = False
-                for stream in _STREAMS:
-                    while self._page(stream):
-                        moved = True
-                heard = self.app.clock()
-                if state.get("ended_by") or state.get("state") == "ended":
-                    return state
-                pause = 0.1 if moved else min(1.0, pause * 1.5)
-            except ApiError as exc:
-                if exc.status == 404 or exc.code in NOT_THERE:
-                    raise self._forgotten(exc) from exc
-                if exc.status < 500:
-                    raise self._gone(exc.lines[0]) from exc
-                pause = 1.0
-            except Unreachable as exc:
-                if self.app.clock() - heard > _PATIENCE_S:
-                    raise self._gone(exc.lines[0]) from exc
-                pause = 1.0
+        pause, seen = _FAST_S, self._seen
+        while not (state := self._look()):
+            pause = _FAST_S if self._seen > seen else min(_SLOW_S, pause * 2)
+            seen = self._seen
             self.app.sleep(pause)
+        return state
+
+    def _look(self) -> dict[str, Any] | None:
+        """Shows what there is by now, and returns the result of an exec that has ended."""
+        try:
+            state = self.app.client.get(f"{self._path}/{segment(self.id)}").object
+            for stream in _STREAMS:
+                self.page_all(stream)
+            self._heard = self.app.clock()
+        except ApiError as exc:
+            self._refused(exc)
+            return None
+        except Unreachable as exc:
+            self._unheard(exc)
+            return None
+        return state if state.get("ended_by") or state.get("state") == "ended" else None
+
+    def _refused(self, exc: ApiError) -> None:
+        """Raises for an answer that will not change: the exec is forgotten, or not ours to see. A 5xx may pass."""
+        if exc.status == 404 or exc.code in NOT_THERE:
+            raise self._forgotten(exc) from exc
+        if exc.status < 500 or self._silent():
+            raise self._gone(exc.lines[0]) from exc
+
+    def _unheard(self, exc: Unreachable) -> None:
+        """Raises unless the server is there and only slow, for less than a minute."""
+        if exc.code != "timeout" or self._silent():
+            raise self._gone(exc.lines[0]) from exc
+
+    def _silent(self) -> bool:
+        return self.app.clock() - self._heard > AWAY_S
 
     def _gone(self, why: str) -> CliError:
         line = f"{why.removesuffix('.')}; {self.id or 'the exec'} in {self.workspace} may still run"

@@ -125,7 +125,7 @@ def _usage(exc: click.ClickException) -> UsageError:
 
 def _bug(exc: Exception) -> CliError:
     failure = CliError(
-        f"primectl met an error of its own: {type(exc).__name__}: {str(exc)[:200]}",
+        f"this is an error of primectl's own: {type(exc).__name__}: {str(exc)[:200]}",
         hint="PRIMECTL_DEBUG=1 shows where; please report it",
         code="bug",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import json
 import os
 import re
@@ -11,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
-from cli.errors import CliError, ClosedPipe
+from cli.errors import CliError, ClosedPipe, OutputFailed
+from cli.invoked import as_invoked
 
 # What can move a cursor, colour, reorder or forge a line: C0 but newline and tab, DEL, C1, bidi controls, the two
 # Unicode line separators, and lone surrogates (bytes that were not UTF-8 arrive as U+DC80 to U+DCFF).
@@ -148,7 +150,7 @@ class Console:
         return tty or forced
 
     def write(self, data: bytes) -> None:
-        """Bytes to stdout as they are, at once; raises ClosedPipe when nobody reads."""
+        """Bytes to stdout as they are, at once; raises ClosedPipe when nobody reads, OutputFailed on a full disk."""
         if not data:
             return
         try:
@@ -156,6 +158,8 @@ class Console:
             self.out.flush()
         except (BrokenPipeError, ValueError) as exc:  # ValueError: the stream was closed under us
             raise ClosedPipe from exc
+        except OSError as exc:
+            raise OutputFailed((exc.strerror or "it cannot be written to").lower()) from exc
         self.at_line_start = data.endswith(b"\n")
 
     def fresh_line(self) -> None:
@@ -181,7 +185,7 @@ class Console:
 
     def note(self, text: str, *, end: str = "\n") -> None:
         """One line for people, on stderr; a closed stderr is nobody's error."""
-        self._err(inert(text, lines=False) + end)
+        self._err(inert(as_invoked(text, ("primectl",)), lines=False) + end)
 
     def info(self, text: str) -> None:
         """A note that `-q` silences."""
@@ -196,12 +200,10 @@ class Console:
         self.write_err(encoded(text))
 
     def write_err(self, data: bytes) -> None:
-        """Bytes to stderr as they are."""
-        try:
+        """Bytes to stderr as they are; where they cannot be written, there is nobody to tell."""
+        with contextlib.suppress(OSError, ValueError):
             self.err.write(data)
             self.err.flush()
-        except (BrokenPipeError, ValueError):
-            pass
 
     def error(self, failure: CliError, *, as_json: bool = False) -> None:
         """The lines of a failure, in the order of the contract: errors, hint, request id."""
@@ -209,7 +211,7 @@ class Console:
             self._err(inert_json(json.dumps(failure.to_dict(), ensure_ascii=False)) + "\n")
             return
         for text in failure.lines:
-            self.note(f"error: {text}")
+            self._err(inert(f"error: {text}", lines=False) + "\n")
         if failure.hint:
             self.note(f"hint: {failure.hint}")
         if failure.request_id:

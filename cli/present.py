@@ -38,7 +38,8 @@ def objects(app: App, kind: Kind, items: Sequence[Item], style: str, *, one: boo
             console.line(f"{kind.name}/{item.get('id')}")
     elif items:
         wide = style == "wide"
-        tables.write(console, tables.rows_of(kind.name, items, wide=wide, utc=bool(app.flags.get("utc"))), cut=not wide)
+        utc = bool(app.flags.get("utc"))
+        tables.write(console, tables.rows_of(console, kind.name, items, wide=wide, utc=utc))
 
 
 class Batch:

@@ -51,7 +51,6 @@ LABELS: Final = _map(_text())
 SECRET: Final = _text(**{"x-secret": True, "nullable": True})
 _ENV_SECRET: Final = _object({"secret": _text(**{"x-secret": True})}, ("secret",), **{"x-secret": True})
 ENV: Final = _map({"oneOf": [_text(), _ENV_SECRET], "nullable": True})
-SECONDS: Final = {"type": "number", "exclusiveMinimum": 0}
 YEAR_S: Final = 365 * 86400
 DESCRIPTION: Final = _text(default="")
 EGRESS: Final = _text(enum=["deny_all", "allow_all"], default="deny_all")
@@ -161,24 +160,30 @@ _BACKEND = _by(
     },
 )
 
-_PRICE = {"type": "number", "minimum": 0}
-_LLM_COMMON: dict[str, Schema] = {
+_PRICE = {"type": "number", "minimum": 0, "maximum": 1_000_000}
+_PRICES = _map(
+    _object({"input": _PRICE, "output": _PRICE, "cache_read": _PRICE, "cache_write": _PRICE}, ("input", "output"))
+)
+_LLM_EVERY: dict[str, Schema] = {
+    "default_model": _text(),
+    "max_retries": _whole(0, maximum=20),
+    "prices": _PRICES,
+}
+_LLM_ENDPOINT: dict[str, Schema] = {
     "api_key": SECRET,
     "api_key_env": _text(nullable=True),
     "base_url": _text(nullable=True),
-    "default_model": _text(),
-    "timeout_s": SECONDS,
-    "max_retries": _whole(0),
-    "max_concurrency": _whole(),
-    "prices": _map(_object({"input": _PRICE, "output": _PRICE, "cache_read": _PRICE, "cache_write": _PRICE})),
+    **_LLM_EVERY,
+    "timeout_s": {"type": "number", "minimum": 1, "maximum": 3600},
+    "max_concurrency": _whole(maximum=1000),
 }
 _LLM_CONFIG = _by(
     "kind",
     {
-        "anthropic": _object({"kind": _kind("anthropic"), **_LLM_COMMON}, ("kind",)),
-        "openai": _object({"kind": _kind("openai"), **_LLM_COMMON}, ("kind",)),
+        "anthropic": _object({"kind": _kind("anthropic"), **_LLM_ENDPOINT}, ("kind",)),
+        "openai": _object({"kind": _kind("openai"), **_LLM_ENDPOINT}, ("kind",)),
         "scripted": _object(
-            {"kind": _kind("scripted"), **_LLM_COMMON, "turns": {"type": "array", "items": {}}}, ("kind",)
+            {"kind": _kind("scripted"), **_LLM_EVERY, "turns": {"type": "array", "items": {}}}, ("kind",)
         ),
     },
 )

@@ -10,17 +10,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from cli.app import App
-from cli.client import MAX_JSON, segment
+from cli.client import MAX_JSON
 from cli.errors import ApiError, CliError, Exit, Unreachable
+from cli.patience import AWAY_S
+from cli.wire import segment
 
 Event = dict[str, Any]
 
 PROTOCOL = "primer.v1.json"
 _SILENCE_S = 45.0  # the server pings every 20 s
-_PATIENCE_S = 60.0  # without any answer of the server
 _SOCKET_TRIES = 3
 _PAGE = 500
 _POLL_S = 1.0
+_BACK_S = 10.0  # on the list alone, until a socket is tried again
 
 
 class StillRunning(Exception):
@@ -52,6 +54,20 @@ class Follower:
         self._heard = app.clock()
 
     def __iter__(self) -> Iterator[Event]:
+        sockets = True
+        while not self._ended:
+            if sockets:
+                try:
+                    yield from self._sockets()
+                except _NoSocket:
+                    sockets = False
+            # The list, while no socket stays open; then one is tried again.
+            again = self.app.clock() + _BACK_S
+            while not self._ended and (not sockets or self.app.clock() < again):
+                yield from self._poll()
+
+    def _sockets(self) -> Iterator[Event]:
+        """Events of one socket after the other, until the end or until one after the other failed."""
         failures = 0
         while failures < _SOCKET_TRIES and not self._ended:
             before = self.seq
@@ -60,15 +76,11 @@ class Follower:
                     yield from self._accept(event)
                     if self._ended:
                         return
-            except _NoSocket:
-                break
             except _Lost:
                 failures = 0 if self.seq > before else failures + 1
                 if failures < _SOCKET_TRIES:
                     jitter = random.uniform(0.75, 1.25)  # noqa: S311 - not a secret
                     self._pause(min(15.0, 0.5 * 2**failures) * jitter)
-        while not self._ended:
-            yield from self._poll()
 
     def _accept(self, event: Event) -> Iterator[Event]:
         """Drops a repeat, fetches what a gap left out, and notices the end."""
@@ -103,7 +115,8 @@ class Follower:
     def _page(self) -> list[Event]:
         path = f"/v1/sessions/{segment(self.id)}/events"
         try:
-            items = self.app.client.get(path, after=self.seq, limit=_PAGE).items
+            with self.app.client.patience.until(self._end()):
+                items = self.app.client.get(path, after=self.seq, limit=_PAGE).items
         except ApiError as exc:
             if exc.status == 404:
                 raise CliError(f"session {self.id} not found", exit=Exit.NOT_FOUND, code="not_found") from exc
@@ -117,8 +130,14 @@ class Follower:
         self._heard = self.app.clock()
         return items
 
+    def _end(self) -> float:
+        """When a server that does not answer has been away long enough."""
+        end = self._heard + AWAY_S
+        return end if self.deadline is None else min(end, self.deadline)
+
     def _no_answer(self, exc: CliError) -> list[Event]:
-        if self.app.clock() - self._heard > _PATIENCE_S:
+        self._left(0)
+        if self.app.clock() >= self._heard + AWAY_S:
             attach = f"primectl session attach {self.id}"
             raise CliError(*exc.lines, exit=Exit.UNREACHABLE, hint=f"attach with: {attach}", code=exc.code) from exc
         return []

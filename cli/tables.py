@@ -11,6 +11,7 @@ from cli.text import age, dig, local_time, seconds, size
 
 Item = dict[str, Any]
 Cell = Callable[[Item], Any]
+Time = Callable[[Any], str]  # a time of the API as people read it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ AGE = Column("AGE", at("created_at"), time=True)
 OWNER = _col("OWNER", "owner")
 # Cells that may be cut to so many columns and no further (others: to their title, or six): five hex digits of an id are
 # still an id that every command takes, and a status that is cut says nothing.
-_LEAST = {"WORKSPACE": 9, "STATUS": 7, "ENDED": 9, "PHASE": 8, "HEALTH": 11, "CONFINEMENT": 11}
+_LEAST = {"WORKSPACE": 9, "STATUS": 7, "ENDED": 9, "PHASE": 8, "HEALTH": 11, "CONFINEMENT": 11, "PLURAL": 19}
 # kind: (the columns, those that -o wide adds)
 COLUMNS: dict[str, tuple[tuple[Column, ...], tuple[Column, ...]]] = {
     "workspace_provider": (
@@ -174,20 +175,33 @@ COLUMNS: dict[str, tuple[tuple[Column, ...], tuple[Column, ...]]] = {
 }
 
 
-def rows_of(kind: str, items: Sequence[Item], *, wide: bool = False, utc: bool = False) -> list[list[str]]:
-    """The header and a row for each item."""
+def rows_of(
+    console: Console, kind: str, items: Sequence[Item], *, wide: bool = False, utc: bool = False
+) -> list[list[str]]:
+    """The header and a row for each item. The wide one has local times; ages where a terminal has no room for them."""
     narrow, more = COLUMNS[kind]
     columns = (*narrow, *more) if wide else narrow
-    rows = [[column.title for column in columns]]
-    for item in items:
-        rows.append([_cell(column, item, wide, utc) for column in columns])
-    return rows
+
+    def build(time: Time) -> list[list[str]]:
+        return [[c.title for c in columns], *([_cell(c, item, time) for c in columns] for item in items)]
+
+    return timed(console, build, wide=wide, utc=utc)
 
 
-def _cell(column: Column, item: Item, wide: bool, utc: bool) -> str:
+def timed(console: Console, build: Callable[[Time], list[list[str]]], *, wide: bool, utc: bool) -> list[list[str]]:
+    """What `build` makes with the form that times have: ages, in a wide table local times if a terminal has the room."""
+    if wide:
+        rows = build(lambda value: local_time(value, utc=utc))
+        widths = [max(_cells(inert(row[i], lines=False)) for row in rows) for i in range(len(rows[0]))]
+        if not console.out_tty or sum(widths) + 2 * (len(widths) - 1) <= console.width:
+            return rows
+    return build(age)
+
+
+def _cell(column: Column, item: Item, time: Time) -> str:
     value = column.value(item)
     if column.time:
-        return local_time(value, utc=utc) if wide else age(value)
+        return time(value)
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -195,9 +209,28 @@ def _cell(column: Column, item: Item, wide: bool, utc: bool) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def write(console: Console, rows: Sequence[Sequence[str]], *, cut: bool = True, spill: bool = False) -> None:
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The lines of a table, and the titles of the columns that a terminal had no room for."""
+
+    lines: list[str]
+    left_out: list[str]
+
+    @property
+    def note(self) -> str:
+        """For people; empty when all is there."""
+        names = ", ".join(self.left_out)
+        return f"no room for {names}: a wider terminal or -o json has them" if names else ""
+
+
+def write(
+    console: Console, rows: Sequence[Sequence[str]], *, cut: bool = True, spill: bool = False, fold: bool = False
+) -> None:
     """Rows as a table on stdout: two spaces between columns; cells are cut on a terminal only, the first never."""
-    console.write(encoded("".join(line + "\n" for line in layout(console, rows, cut=cut, spill=spill))))
+    table = fitted(console, rows, cut=cut, spill=spill, fold=fold)
+    console.write(encoded("".join(line + "\n" for line in table.lines)))
+    if table.note:
+        console.info(table.note)
 
 
 def _cells(text: str) -> int:
@@ -207,32 +240,77 @@ def _cells(text: str) -> int:
     return max(0, wcswidth(text))
 
 
-def layout(
-    console: Console, rows: Sequence[Sequence[str]], *, cut: bool = True, spill: bool = False, indent: int = 0
-) -> list[str]:
-    """The lines of a table, made inert cell by cell so that no value can forge a row.
+def layout(console: Console, rows: Sequence[Sequence[str]], *, cut: bool = True, indent: int = 0) -> list[str]:
+    """The lines of a table that stands `indent` columns in."""
+    return fitted(console, rows, cut=cut, indent=indent).lines
 
-    On a terminal, with `spill` a first cell that is too long makes its own row longer and no other; `indent` is what
-    the caller puts before each line.
+
+def fitted(
+    console: Console,
+    rows: Sequence[Sequence[str]],
+    *,
+    cut: bool = True,
+    spill: bool = False,
+    fold: bool = False,
+    indent: int = 0,
+) -> Fitted:
+    """A table, made inert cell by cell so that no value can forge a row; whole on a pipe.
+
+    On a terminal no line is longer than it: cells are cut, or with `fold` continued below, and where that is not enough
+    columns are left out from the right. With `spill` a first cell that is too long makes its own row longer and no other.
     """
-    width = _cells
     cells = [[inert(cell, lines=False) or "-" for cell in row] for row in rows]
-    widths = [max(width(row[i]) for row in cells) for i in range(len(cells[0]))]
-    gap, room = 2, console.width - indent - 2 * (len(widths) - 1)
-    if cut and console.out_tty:
-        least = [widths[0], *(max(width(title), _LEAST.get(title, 6)) for title in cells[0][1:])]
-        if sum(map(min, widths, least)) > room:  # one space holds columns apart, a line that wraps does not
-            gap, room = 1, console.width - indent - (len(widths) - 1)
-        _shrink(widths, least, room)
+    widths = [max(_cells(row[i]) for row in cells) for i in range(len(cells[0]))]
+    gap, left_out = 2, list[str]()
+    if (cut or fold) and console.out_tty:
+        least = [widths[0], *(max(_cells(title), _LEAST.get(title, 6)) for title in cells[0][1:])]
+        room = console.width - indent
+        if sum(map(min, widths, least)) + 2 * (len(widths) - 1) > room:
+            gap = 1  # one space holds columns apart, a line that wraps does not
+        while len(widths) > 1 and sum(map(min, widths, least)) + len(widths) - 1 > room:
+            left_out.insert(0, cells[0][len(widths) - 1])
+            widths.pop()
+            least.pop()
+        _shrink(widths, least, room - gap * (len(widths) - 1))
     if spill and console.out_tty:
-        widths[0] = min(widths[0], max(width(cells[0][0]), room - sum(widths[1:])))
-    lines = []
+        room = console.width - indent - 2 * (len(widths) - 1)
+        widths[0] = min(widths[0], max(_cells(cells[0][0]), room - sum(widths[1:])))
+    lines = list[str]()
     for row in cells:
-        shown = [_fit(cell, limit, width, console.ellipsis) for cell, limit in zip(row, widths, strict=True)]
-        shown[0] = row[0]  # never cut
-        padded = [cell + " " * (limit - width(cell)) for cell, limit in zip(shown, widths, strict=True)]
-        lines.append((" " * gap).join(padded).rstrip())
-    return lines
+        shown = row[: len(widths)]
+        lines += _folded(shown, widths, gap) if fold else [_line(_cut(shown, widths, console.ellipsis), widths, gap)]
+    return Fitted(lines, left_out)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], gap: int) -> str:
+    padded = [cell + " " * (limit - _cells(cell)) for cell, limit in zip(cells, widths, strict=True)]
+    return (" " * gap).join(padded).rstrip()
+
+
+def _cut(cells: Sequence[str], widths: Sequence[int], ellipsis: str) -> list[str]:
+    """The cells, each within its width but the first."""
+    return [cells[0], *(_fit(cell, limit, ellipsis) for cell, limit in zip(cells[1:], widths[1:], strict=True))]
+
+
+def _folded(cells: Sequence[str], widths: Sequence[int], gap: int) -> list[str]:
+    """A row of one line, or of more where a cell goes on below itself."""
+    columns = [_pieces(cell, limit) for cell, limit in zip(cells, widths, strict=True)]
+    height = max(map(len, columns))
+    full = [[*column, *[""] * (height - len(column))] for column in columns]
+    return [_line([column[number] for column in full], widths, gap) for number in range(height)]
+
+
+def _pieces(text: str, limit: int) -> list[str]:
+    """A text in pieces of at most `limit` columns, cut behind spaces and commas where there are some."""
+    pieces = list[str]()
+    while _cells(text) > limit:
+        end = len(text)
+        while end > 1 and _cells(text[:end]) > limit:
+            end -= 1
+        at = end if text[end] == " " else max(text.rfind(" ", 0, end), text.rfind(",", 0, end)) + 1
+        pieces.append(text[: at or end].rstrip())
+        text = text[at or end :].lstrip()
+    return [*pieces, text]
 
 
 def wrapped(console: Console, text: str) -> list[str]:
@@ -272,9 +350,9 @@ def _shrink(widths: list[int], least: list[int], room: int) -> None:
         widths[max(able, key=lambda i: widths[i])] -= 1
 
 
-def _fit(text: str, limit: int, width: Callable[[str], int], ellipsis: str) -> str:
-    if width(text) <= limit:
+def _fit(text: str, limit: int, ellipsis: str) -> str:
+    if _cells(text) <= limit:
         return text
-    while text and width(text) > limit - len(ellipsis):
+    while text and _cells(text) > limit - len(ellipsis):
         text = text[:-1]
     return text + ellipsis

@@ -11,6 +11,7 @@ from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.kinds import Ref
 from cli.landing import Landing, extract, local_name, save
 from cli.text import count_bytes
+from cli.wire import media_type
 
 if TYPE_CHECKING:
     import requests
@@ -127,7 +128,7 @@ def no_file(app: App, exc: ApiError, ref: Ref, path: str) -> CliError:
 
 
 def is_directory(response: requests.Response) -> bool:
-    return response.headers.get("Content-Type", "").split(";")[0].strip().lower() == "application/x-tar"
+    return media_type(response) == "application/x-tar"
 
 
 def pieces_of(response: requests.Response) -> Iterator[bytes]:

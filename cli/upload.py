@@ -23,12 +23,15 @@ _SILENCE_S = 60.0
 
 
 class Body:
-    """A file as the body of a request: exactly the bytes that it had when it was opened, from the start for each attempt."""
+    """A file as the body of a request: exactly the bytes that it had when it was opened, from the start for each attempt.
+
+    `sent` counts those that the connection of this attempt took.
+    """
 
     def __init__(self, file: IO[bytes], name: str) -> None:
         self._file, self._name = file, name
         self._size = os.fstat(file.fileno()).st_size
-        self._sent = 0
+        self.sent = 0
 
     def __len__(self) -> int:
         return self._size
@@ -40,13 +43,13 @@ class Body:
 
     def rewind(self) -> None:
         self._file.seek(0)
-        self._sent = 0
+        self.sent = 0
 
     def read(self, count: int = -1) -> bytes:
-        left = self._size - self._sent
+        left = self._size - self.sent
         wanted = left if count < 0 else min(count, left)
         data = self._file.read(wanted)
-        self._sent += len(data)
+        self.sent += len(data)
         if len(data) < wanted:
             raise CliError(f"{self._name}: became shorter while it was sent")
         return data

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import importlib
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
+from cli.invoked import as_invoked
+
 EXTRA = """error: the server part is not installed
 hint: in a checkout of Primer, run: pip install '.[server]'"""
+HALF = """error: the installation in {prefix} was broken off, so parts of it may be missing
+hint: make venv finishes it"""
 CONTEXT = {"help_option_names": ["-h", "--help"]}
 
 
 def call(module: str, function: str, **options: Any) -> NoReturn:
     """Runs `primer_site.<module>.<function>` and ends the process with its exit code; an error of ours is two lines."""
+    if Path(sys.prefix, ".unfinished").exists():  # scripts/venv.py leaves it there until the last package is in
+        _end(HALF.format(prefix=sys.prefix), 2)
     try:
         importlib.import_module("django")
         importlib.import_module("daphne")
@@ -51,7 +58,7 @@ def _database_error(exc: Exception) -> str | None:
 
 def _end(text: str, code: int) -> NoReturn:
     if text:
-        click.echo(text, err=True)
+        click.echo(as_invoked(text), err=True)
     sys.exit(code)
 
 
@@ -80,6 +87,20 @@ def up(**options: Any) -> None:
     primer up --port 0 --no-samples
     """
     call("up", "up", **options)
+
+
+@main.command()
+def worker(**options: Any) -> None:
+    """Runs sessions beside web processes, without serving itself. Refuses on SQLite, where `primer up` does both.
+
+    The scaled mode that it belongs to has its data in Postgres, shared by web processes and workers. This version keeps
+    everything in SQLite.
+
+    \b
+    primer worker
+    PRIMER_HOME=/srv/primer primer worker
+    """
+    call("worker", "worker", **options)
 
 
 @main.command()

@@ -41,12 +41,22 @@ class Checks:
 
     failed: list[str] = field(default_factory=list)
 
+    def need(self, holds: bool, text: str) -> None:
+        """Raises `Stopped` when it does not hold: what comes after it would fail of the same."""
+        self.expect(holds, text)
+        if not holds:
+            raise Stopped
+
     def expect(self, holds: bool, text: str) -> None:
         if holds:
             report.ok("check", text)
-        else:
+        elif not self.failed:
             report.fail("check", text)
             self.failed.append(text)
+
+
+class Stopped(Exception):
+    """A check failed and is printed."""
 
 
 def samples() -> Path:
@@ -68,6 +78,8 @@ def demo(keep: bool, local: bool) -> int:
     try:
         server.start()
         _recipe(server, checks, local=local)
+    except Stopped:
+        pass
     except PrimerError as exc:
         checks.expect(False, exc.detail)
     finally:
@@ -115,7 +127,7 @@ def _recipe(server: DemoServer, checks: Checks, *, local: bool) -> None:
     workspace = made.must("workspace/ws-").partition("/")[2].split()[0]
     ran = server.primectl("session", "run", workspace, "--agent", "code-runner", "-i", "Run this code: print(6 * 7)")
     _expect_completed(checks, ran)
-    checks.expect("42" in ran.stdout, "the answer has 42")
+    checks.need("42" in ran.stdout, "the answer has 42")
     if not local:
         _prove(server, checks, workspace)
     _step("5. Tear down")
@@ -155,24 +167,24 @@ def _prove(server: DemoServer, checks: Checks, workspace: str) -> None:
         name: server.primectl("workspace", "files", "get", workspace, name, "--content").stdout
         for name in ("out.txt", "sandbox_host.txt", "host_sock.txt")
     }
-    checks.expect(found["out.txt"] == "42", "out.txt holds 42: the code ran and wrote into the sandbox")
+    checks.need(found["out.txt"] == "42", "out.txt holds 42: the code ran and wrote into the sandbox")
     inside, here = found["sandbox_host.txt"], socket.gethostname()
-    checks.expect(bool(inside) and inside != here, f"the sandbox's host name is {inside or '?'}, this host's is {here}")
-    checks.expect(found["host_sock.txt"] == "False", "the engine's socket is not in the sandbox (False)")
+    checks.need(bool(inside) and inside != here, f"the sandbox's host name is {inside or '?'}, this host's is {here}")
+    checks.need(found["host_sock.txt"] == "False", "the engine's socket is not in the sandbox (False)")
 
 
 def _expect_completed(checks: Checks, ran: Ran) -> None:
     last = (ran.stdout.strip().splitlines() or [""])[-1]
-    checks.expect(ran.code == 0 and last == "ended: completed", f"the session {last or 'did not end'}")
+    checks.need(ran.code == 0 and last == "ended: completed", f"the session {last or 'did not end'}")
 
 
 def _tear_down(server: DemoServer, checks: Checks, workspace: str, *, local: bool) -> None:
     server.primectl("delete", "workspace", workspace).must(f"workspace/{workspace} deleted")
     gone = server.primectl("get", "workspace", workspace)
-    checks.expect(gone.code == 3, "the workspace is not found any more")
+    checks.need(gone.code == 3, "the workspace is not found any more")
     if not local:
         left = engine.objects_named(workspace)
-        checks.expect(not left, f"left on the engine: {', '.join(left)}" if left else "nothing left: container, volume")
+        checks.need(not left, f"left on the engine: {', '.join(left)}" if left else "nothing left: container, volume")
 
 
 def _clean(server: DemoServer, checks: Checks, claim: demo_leftovers.Claim, *, keep: bool, local: bool) -> None:

@@ -15,6 +15,7 @@ from typing import NoReturn
 
 import click
 
+from cli.invoked import command
 from primer_site import report
 from primer_site.errors import PrimerError
 from primer_site.lock import Holder, ServerLock, ServerRuns, holder
@@ -41,10 +42,11 @@ def up(**given: object) -> int:
     from primer_site import setup
 
     home = setup.load()
-    try:
-        lock = ServerLock(home)
-    except ServerRuns:
-        return _already_running(home)
+    lock = _lock(home)
+    if isinstance(lock, Holder):
+        report.ok("server", f"runs already as process {lock.pid}")
+        click.echo(f"Server   {lock.url}/")
+        return 0
     report.ok("data", str(home))
     _check_settings()
     admin, password = _prepare(options)
@@ -62,19 +64,19 @@ def _trust_host(host: str) -> None:
         os.environ["PRIMER_ALLOWED_HOSTS"] = f"localhost,127.0.0.1,[::1],{shown}"
 
 
-def _already_running(home: Path) -> int:
+def _lock(home: Path) -> ServerLock | Holder:
+    """The lock, or who serves; one that is just starting or ending is waited for. Raises `ServerRuns` when it does neither."""
     deadline = time.monotonic() + PATIENCE_S
-    found: Holder | None = holder(home)
-    while found is not None and not found.url and time.monotonic() < deadline:
-        time.sleep(0.1)
-        found = holder(home)
-    if found is None:
-        raise PrimerError("Another primer up was just ending. Run it again.")
-    if not found.url:
-        raise ServerRuns(found)
-    report.ok("server", f"runs already as process {found.pid}")
-    click.echo(f"Server   {found.url}/")
-    return 0
+    while True:
+        try:
+            return ServerLock(home)
+        except ServerRuns as exc:
+            found = holder(home)
+            if found is not None and found.url:
+                return found
+            if time.monotonic() >= deadline:
+                raise ServerRuns(found) if found else exc from None
+            time.sleep(0.1)
 
 
 def _check_settings() -> None:
@@ -151,7 +153,7 @@ def _context(url: str, options: Options) -> bool:
 def _say_prepared(admin: str, password: str) -> int:
     if password:
         click.echo(f"Admin    {admin} / {password} (shown once)")
-    click.echo("Next     primer up")
+    click.echo(f"Next     {command('primer')} up")
     return 0
 
 
@@ -199,7 +201,7 @@ def _say_goodbye() -> None:
     count = Workspace.objects.live().filter(phase=Phase.RUNNING).count()
     if count:
         words = "1 workspace keeps" if count == 1 else f"{count} workspaces keep"
-        click.echo(f"Stopped. {words} running on the engine; primer up finds them again.")
+        click.echo(f"Stopped. {words} running on the engine; {command('primer')} up finds them again.")
 
 
 def _exit() -> NoReturn:
@@ -224,7 +226,7 @@ def _welcome(url: str, admin: str, password: str, current: bool) -> None:
     if not password and kept.exists():
         sign_in = f"   {admin}, first password in {kept}"
     click.echo(f"Server   {url}/{sign_in}")
-    click.echo(f"Try      primectl {'' if current else '--context local '}run -c 'print(6*7)'")
+    click.echo(f"Try      {command('primectl')} {'' if current else '--context local '}run -c 'print(6*7)'")
 
 
 def _reachable(host: str) -> str:

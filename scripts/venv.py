@@ -38,11 +38,16 @@ def main() -> int:
 
 def fill(wanted: str) -> int:
     say("installing Primer and its dependencies into .venv (a minute or two)")
+    fresh, ours = UNFINISHED.exists(), MARK.is_file()
+    if ours:
+        UNFINISHED.touch()  # killed from here on, it may hold packages that are half there
     command = [
         str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check",
         "--constraint", "constraints.txt", "--editable", ".[server,mcp,dev]",
     ]  # fmt: skip
     if subprocess.run(command, cwd=ROOT, check=False).returncode:
+        if not fresh:
+            UNFINISHED.unlink(missing_ok=True)
         return fail(
             "the dependencies could not be installed",
             "see pip's lines above: a package index must be reachable (pip config list shows which); then run this again",

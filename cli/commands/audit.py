@@ -13,7 +13,7 @@ from cli.app import App
 from cli.command import command
 from cli.commands.get import DEFAULT_LIMIT, pairs
 from cli.errors import UsageError
-from cli.text import age, duration, local_time, moment
+from cli.text import duration, moment
 
 _HEADER = ["AT", "ACTOR", "ACTION", "OBJECT", "ADDRESS"]
 _MORE = ["TOKEN", "REQUEST-ID", "CHANGES"]
@@ -50,7 +50,11 @@ def audit(
     elif shown:
         wide = style == "wide"
         header = [*_HEADER, *_MORE] if wide else _HEADER
-        tables.write(app.console, [header, *(_row(app, item, wide) for item in shown)], cut=not wide)
+        utc = bool(app.flags.get("utc"))
+        rows = tables.timed(
+            app.console, lambda time: [header, *(_row(item, wide, time) for item in shown)], wide=wide, utc=utc
+        )
+        tables.write(app.console, rows)
     else:
         app.console.info("No entries found.")
     if len(items) > len(shown):
@@ -69,11 +73,10 @@ def instant(text: str, what: str) -> str:
     return found.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 
-def _row(app: App, item: dict[str, Any], wide: bool) -> list[str]:
+def _row(item: dict[str, Any], wide: bool, time: tables.Time) -> list[str]:
     kind, name = str(item.get("object_kind") or ""), str(item.get("object_id") or "")
-    at = item.get("at")
     row = [
-        local_time(at, utc=bool(app.flags.get("utc"))) if wide else age(at),
+        time(item.get("at")),
         str(item.get("actor") or item.get("actor_kind") or ""),
         str(item.get("action") or ""),
         f"{kind}/{name}" if kind and name else kind or name,

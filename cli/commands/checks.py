@@ -61,7 +61,7 @@ def provider_check(app: App, *, name: str) -> None:
         rows = [["FACT", "VALUE"], *_facts(dig(status, "engine", {}))]
         rows += [[f"limit {key}", str(value)] for key, value in _pairs(dig(status, "enforces", {}))]
         if len(rows) > 1:
-            tables.write(app.console, rows, cut=False)
+            tables.write(app.console, rows, fold=True)
     raise Done(Exit.OK if dig(status, "health") in ("healthy", "degraded") else Exit.FAILED)
 
 
@@ -96,7 +96,7 @@ def template_check(app: App, *, name: str) -> None:
             *_facts({"digest": answer.get("image_digest") or None, "detail": answer.get("detail")}),
         ]
         rows += [[f"limit {key}", str(value)] for key, value in _pairs(answer.get("limits"))]
-        tables.write(app.console, rows, cut=False)
+        tables.write(app.console, rows, fold=True)
     if there is False:
         image = str(dig(app.fetch(ref), "backend.image", ""))
         raise CliError(f"the image of {ref.id} is not on the engine", hint=image_hint(image))

@@ -51,7 +51,7 @@ def context_list(app: App) -> None:
         for name, values in file.contexts.items():
             star = "*" if name == file.current else ""
             rows.append([name, star, values.get("server", ""), masked(values.get("token", ""))])
-        tables.write(app.console, rows)
+        tables.write(app.console, rows, fold=True)
 
 
 @command("use", "primectl context use work", "primectl context use local", short_help="Make a context current.")
@@ -128,7 +128,7 @@ def config_view(app: App, *, sources: bool) -> None:
     if sources:
         rows = [["SETTING", "VALUE", "SOURCE"]]
         rows += [[name, value.text, value.source] for name, value in found.items()]
-        tables.write(app.console, rows, cut=False)
+        tables.write(app.console, rows, fold=True)
         app.console.info(f"file: {app.config.path}")
         return
     for name, value in found.items():

@@ -91,13 +91,14 @@ class _Editing:
     def run(self) -> str:
         """The line for the end; raises what could not be mended in the editor."""
         problems: list[str] = []
+        refusal: CliError | None = None
         while True:
             self._write(self._header(problems) + self.text)
             self._open()
             saved = _TOP.sub("", self._read(), count=1)
             if saved == self.text or not _content(saved):
-                if problems and _content(saved):
-                    raise UsageError(*(p.removeprefix("error: ") for p in problems))
+                if refusal is not None and _content(saved):
+                    raise _unmended(refusal, problems)
                 return _CANCELLED
             self.edited, self.text = True, saved
             try:
@@ -105,7 +106,7 @@ class _Editing:
             except CliError as exc:
                 if exc.exit is not Exit.USAGE and not _immutable(exc):
                     raise
-                problems = self._placed(exc)
+                refusal, problems = exc, self._placed(exc)
                 continue
             return _CANCELLED if same_spec(self.before, after) else f"{self.ref} configured"
 
@@ -182,6 +183,13 @@ def _content(text: str) -> str:
 
 def _immutable(exc: CliError) -> bool:
     return exc.exit is Exit.CONFLICT and bool(exc.fields)
+
+
+def _unmended(refusal: CliError, problems: Sequence[str]) -> CliError:
+    """The refusal that an editor left as it was, with the lines as they are counted in the text."""
+    lines = [line.removeprefix("error: ") for line in problems if not line.startswith("hint: ")]
+    hint = refusal.hint if _useful(refusal.hint) else ""
+    return CliError(*lines, exit=refusal.exit, hint=hint, code=refusal.code, fields=refusal.fields)
 
 
 def _useful(hint: str) -> bool:

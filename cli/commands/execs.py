@@ -9,14 +9,14 @@ import click
 
 from cli import tables
 from cli.app import App
-from cli.client import segment
 from cli.command import command
 from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.execution import Execution, Screen
 from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.tables import Item
-from cli.text import age, local_time, seconds, size
+from cli.text import age, seconds, size
 from cli.verdict import kept_words
+from cli.wire import segment
 
 DEFAULT_LIMIT = 500
 COMMAND_CHARS = 120
@@ -53,7 +53,11 @@ def workspace_execs(app: App, *, name: str, running: bool, limit: int) -> None:
     elif shown:
         wide = style == "wide"
         header = [*_HEADER, *_MORE] if wide else _HEADER
-        tables.write(app.console, [header, *(_row(app, item, wide) for item in shown)], cut=not wide)
+        utc = bool(app.flags.get("utc"))
+        rows = tables.timed(
+            app.console, lambda time: [header, *(_row(item, wide, time) for item in shown)], wide=wide, utc=utc
+        )
+        tables.write(app.console, rows)
     else:
         app.console.info("No execs found.")
     if len(items) > len(shown):
@@ -66,7 +70,7 @@ def _words(argv: list[Any]) -> str:
     return text if len(text) <= COMMAND_CHARS else text[:COMMAND_CHARS] + "…"
 
 
-def _row(app: App, item: Item, wide: bool) -> list[str]:
+def _row(item: Item, wide: bool, time: tables.Time) -> list[str]:
     argv, survivors = item.get("argv"), item.get("survivors")
     ended = item.get("ended_by") or ("running" if item.get("state") == "running" else "")
     code, took = item.get("exit_code"), item.get("duration_ms")
@@ -85,8 +89,7 @@ def _row(app: App, item: Item, wide: bool) -> list[str]:
         str(len(survivors)) if isinstance(survivors, list) else "",
     ]
     if wide:
-        started = local_time(item.get("started_at"), utc=bool(app.flags.get("utc")))
-        row += [started, str(item.get("session_id") or ""), str(item.get("cwd") or "")]
+        row += [time(item.get("started_at")), str(item.get("session_id") or ""), str(item.get("cwd") or "")]
     return row
 
 

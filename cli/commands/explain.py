@@ -233,4 +233,4 @@ def api_resources(app: App) -> None:
         for row in rows[1:]:
             app.console.line(row[0])
     else:
-        tables.write(app.console, rows, cut=False)
+        tables.write(app.console, rows, fold=True)

@@ -9,7 +9,6 @@ import click
 
 from cli import tables
 from cli.app import App
-from cli.client import wire
 from cli.command import Group, command
 from cli.errors import ApiError, Done, Exit, UsageError
 from cli.execution import Screen
@@ -19,6 +18,7 @@ from cli.output import Console
 from cli.text import age, count_bytes, size
 from cli.transfer import download, fetch, is_directory, listed, no_file, pieces_of
 from cli.upload import Body, body_of, body_of_stdin, put
+from cli.wire import wire
 
 if TYPE_CHECKING:
     import requests

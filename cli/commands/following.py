@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from cli.app import App
-from cli.client import segment
-from cli.errors import CliError, Done, Exit
+from cli.errors import CliError, Done, Exit, OutputFailed
 from cli.kinds import SESSION, Ref
 from cli.stream import Event, Follower, StillRunning, merged
 from cli.text import dig
 from cli.transcript import Transcript, call_line, verdict_line
+from cli.wire import segment
 
 _CANCEL_S = 5.0
 _SETTLE_S = 5.0
@@ -43,6 +43,13 @@ class Watch:
 
     def to_end(self, *, after: int, settled: int, deadline: float | None) -> NoReturn:
         """Follows, prints the ending, and raises Done with its code."""
+        try:
+            self._to_end(after, settled, deadline)
+        except OutputFailed as exc:
+            exc.hint = f"it is all kept; see it with: primectl session attach {self.id}"
+            raise
+
+    def _to_end(self, after: int, settled: int, deadline: float | None) -> NoReturn:
         try:
             self._show(self._follow(after, settled, deadline))
         except KeyboardInterrupt:

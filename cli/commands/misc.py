@@ -96,7 +96,7 @@ def help_(ctx: click.Context, words: tuple[str, ...]) -> None:
     console = ctx.obj.console
     if words == ("exit-codes",):
         rows = [["CODE", "MEANING"], *([str(int(code)), text] for code, text in MEANING.items())]
-        tables.write(console, rows, cut=False)
+        tables.write(console, rows, fold=True)
         return
     from cli.main import root
 

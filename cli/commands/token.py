@@ -8,10 +8,10 @@ import click
 
 from cli import tables
 from cli.app import App
-from cli.client import segment
 from cli.command import Group, command
 from cli.errors import ApiError, CliError, Exit, UsageError
-from cli.text import age, duration, local_time, nearest, whole_seconds
+from cli.text import duration, local_time, nearest, whole_seconds
+from cli.wire import segment
 
 token = Group(
     "token",
@@ -76,7 +76,12 @@ def token_list(app: App, *, everybody: bool) -> None:
         for item in items:
             app.console.line(str(item.get("id")))
     elif items:
-        tables.write(app.console, [_HEADER, *(_row(app, item, style == "wide") for item in items)], cut=False)
+        wide, utc = style == "wide", bool(app.flags.get("utc"))
+
+        def build(time: tables.Time) -> list[list[str]]:
+            return [_HEADER, *(_row(item, time, wide=wide, utc=utc) for item in items)]
+
+        tables.write(app.console, tables.timed(app.console, build, wide=wide, utc=utc))
     else:
         app.console.info("No tokens found.")
 
@@ -84,16 +89,11 @@ def token_list(app: App, *, everybody: bool) -> None:
 _HEADER = ["ID", "NAME", "SCOPE", "USER", "AGE", "USED", "EXPIRES"]
 
 
-def _row(app: App, item: dict[str, Any], wide: bool) -> list[str]:
-    utc = bool(app.flags.get("utc"))
-
-    def moment(key: str) -> str:
-        return local_time(item.get(key), utc=utc) if wide else age(item.get(key))
-
-    ends = local_time(item.get("expires_at"), utc=utc)
+def _row(item: dict[str, Any], time: tables.Time, *, wide: bool, utc: bool) -> list[str]:
+    ends = local_time(item.get("expires_at"), utc=utc)  # in the future: no age tells it
     shown = ends if wide else ends[:10]  # the day is enough in a narrow table
     names = [str(item.get(key) or "") for key in ("id", "name", "scope", "user")]
-    return [*names, moment("created_at"), moment("last_used") or "never", shown or "never"]
+    return [*names, time(item.get("created_at")), time(item.get("last_used")) or "never", shown or "never"]
 
 
 @command(

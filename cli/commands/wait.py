@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from cli import jsonpath
 from cli.app import App
 from cli.command import command
-from cli.errors import ApiError, CliError, Exit, UsageError, passing
+from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.kinds import Ref, refs_of
 from cli.text import dig, duration, image_hint
 
 _STEP_S = 0.25
 _LONGEST_STEP_S = 2.0
-_LONGEST_AWAY_S = 4.0
 # A goal on a field, and the states of that field from which it cannot be reached any more.
 _HOPELESS: dict[tuple[str, str | None], set[str]] = {
     ("phase", "running"): {"failed", "lost", "deleting"},
@@ -26,8 +24,6 @@ _HOPELESS: dict[tuple[str, str | None], set[str]] = {
     ("status", "running"): {"ended"},
 }
 _FIELD = {"phase": "phase", "status": "status", "health": "status.health"}
-
-T = TypeVar("T")
 
 
 @command(
@@ -56,15 +52,13 @@ def wait(app: App, *, words: tuple[str, ...], goal: str, timeout: str) -> None:
         raise UsageError("an id is missing", hint="primectl wait KIND/ID --for=…")
     aim = parsed_goal(goal)
     deadline = app.clock() + duration(timeout, "--timeout")
-    reached = False
     for ref in [app.full(ref) for ref in refs]:
         if aim is None:
-            until_gone(app, ref, deadline, timeout, reached=reached)
+            until_gone(app, ref, deadline, timeout)
             word = "deleted"
         else:
-            until_state(app, ref, aim, deadline=deadline, limit=timeout, reached=reached)
+            until_state(app, ref, aim, deadline=deadline, limit=timeout)
             word = aim.words
-        reached = True
         if not app.quiet:
             app.console.line(f"{ref} {word}")
 
@@ -116,32 +110,6 @@ def _bare(value: str | None) -> str | None:
     return value[1:-1] if quoted and value is not None else value
 
 
-class Patience:
-    """Asks again while the server restarts, up to `deadline` on the app's clock; then the failure is raised.
-
-    Until it was `reached` once a failure counts at once: an address that is wrong does not get better.
-    """
-
-    def __init__(self, app: App, deadline: float, *, reached: bool = True) -> None:
-        self.app, self.deadline, self.reached = app, deadline, reached
-
-    def get(self, call: Callable[[], T]) -> T:
-        pause = _STEP_S
-        while True:
-            try:
-                found = call()
-            except CliError as exc:
-                if not self.reached or not passing(exc) or self.app.clock() >= self.deadline:
-                    raise
-                if pause == _STEP_S:
-                    self.app.console.note(f"warning: {exc.lines[0].removesuffix('.')}; still trying")
-                self.app.sleep(min(pause, max(0.0, self.deadline - self.app.clock())))
-                pause = min(_LONGEST_AWAY_S, pause * 2)
-                continue
-            self.reached = True
-            return found
-
-
 def until_phase(app: App, ref: Ref, phase: str, limit_s: float, *, temporary: bool = False) -> dict[str, Any]:
     """The workspace once it is in the phase; raises with exit 1 when it cannot get there, 7 when time is up.
 
@@ -153,19 +121,13 @@ def until_phase(app: App, ref: Ref, phase: str, limit_s: float, *, temporary: bo
 
 
 def until_state(
-    app: App,
-    ref: Ref,
-    goal: Goal,
-    *,
-    deadline: float,
-    limit: str,
-    reached: bool = True,
-    temporary: bool = False,
+    app: App, ref: Ref, goal: Goal, *, deadline: float, limit: str, temporary: bool = False
 ) -> dict[str, Any]:
     """The object once it is as the goal says. `deadline` is on the app's clock, `limit` the same for people."""
-    step, patience = _STEP_S / 2, Patience(app, deadline, reached=reached)
+    step = _STEP_S / 2
     while True:
-        item = patience.get(lambda: app.fetch(ref))
+        with app.client.patience.until(deadline):
+            item = app.fetch(ref)
         state = goal.state(item)
         if state == goal.wanted or (goal.wanted is None and state):
             return item
@@ -200,12 +162,13 @@ def _hopeless_hint(ref: Ref, item: dict[str, Any], temporary: bool) -> str:
     return "" if temporary else f"primectl describe {ref}"
 
 
-def until_gone(app: App, ref: Ref, deadline: float, limit: str, *, reached: bool = True) -> None:
+def until_gone(app: App, ref: Ref, deadline: float, limit: str) -> None:
     """Returns once the server answers 404."""
-    step, patience = _STEP_S / 5, Patience(app, deadline, reached=reached)
+    step = _STEP_S / 5
     while True:
         try:
-            patience.get(lambda: app.client.get(app.path(ref)))
+            with app.client.patience.until(deadline):
+                app.client.get(app.path(ref))
         except ApiError as exc:
             if exc.status == 404:
                 return

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cli import jsonpath, tables
 from cli.app import App
 from cli.commands.get import Listed, Named
-from cli.errors import CliError, UsageError, passing
+from cli.errors import UsageError
 from cli.kinds import Kind
 
 Items = list[dict[str, Any]]
@@ -18,21 +19,10 @@ def follow(app: App, kind: Kind, source: Named | Listed, style: str) -> None:
     """Never returns: Ctrl-C ends it. A server that restarts is waited for."""
     screen = _Screen(app, kind, style)
     seen: dict[str, dict[str, Any]] = {}
-    pause, first, away = _FAST_S, True, False
+    pause, first = _FAST_S, True
     while True:
-        try:
+        with app.client.patience.until(math.inf):
             items = source.read()
-            away = False
-        except CliError as exc:
-            if first or not passing(exc):
-                raise
-            if not away:
-                app.console.note(f"warning: {exc.lines[0].removesuffix('.')}; still trying")
-                pause = _FAST_S
-            away = True
-            app.sleep(pause)
-            pause = min(_SLOW_S, pause * 1.5)
-            continue
         for failure in source.failures if first else ():
             app.console.error(failure, as_json=app.wants_json)
         now = {str(item.get("id")): item for item in items}
@@ -49,7 +39,7 @@ class _Screen:
 
     def __init__(self, app: App, kind: Kind, style: str) -> None:
         self.app, self.kind, self.style = app, kind, style
-        self._headed = False
+        self._titles: list[str] = []
         self._template = None
         if style.startswith(jsonpath.PREFIX):
             self._template = jsonpath.parse(style.removeprefix(jsonpath.PREFIX))
@@ -78,9 +68,12 @@ class _Screen:
 
     def _table(self, items: Items) -> list[str]:
         wide = self.style == "wide"
-        rows = tables.rows_of(self.kind.name, items, wide=wide, utc=bool(self.app.flags.get("utc")))
-        header, *lines = tables.layout(self.app.console, rows, cut=not wide)
-        if not self._headed:
-            self.app.console.line(header)
-            self._headed = True
+        console, utc = self.app.console, bool(self.app.flags.get("utc"))
+        table = tables.fitted(console, tables.rows_of(console, self.kind.name, items, wide=wide, utc=utc))
+        header, *lines = table.lines
+        if self._titles != header.split():  # of a longer id, there may be no room for a column any more
+            console.line(header)
+            if table.note:
+                console.info(table.note)
+            self._titles = header.split()
         return lines

@@ -14,7 +14,7 @@ from cli.commands.execs import workspace_execs, workspace_output
 from cli.commands.files import files
 from cli.commands.get import pairs
 from cli.commands.wait import until_phase
-from cli.errors import ApiError, CliError, Done, Exit, UsageError
+from cli.errors import ApiError, CliError, Done, Exit, OutputFailed, UsageError
 from cli.execution import Execution, Kept, Nowhere, Screen, piped_input
 from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.text import dig, duration, time_limit
@@ -119,6 +119,10 @@ def execute(
         result = execution.run(body)
     except ApiError as exc:
         raise _not_run(app, exc, ref) from exc
+    except OutputFailed as exc:
+        exc.exit = Exit.EXEC_LOST
+        exc.hint = exc.hint if temporary or not execution.id else f"the program goes on: {_where(ref, execution)}"
+        raise
     if result.get("ended_by") == "lost" and not dig(result, "error.detail"):
         result["error"] = {"detail": execution.whereabouts()}
     if style == "json":
@@ -129,6 +133,10 @@ def execute(
     for line in lines:
         app.console.note(line)
     return code
+
+
+def _where(ref: Ref, execution: Execution) -> str:
+    return f"primectl workspace output {ref.id} {execution.id}"
 
 
 def _with_output(result: dict[str, Any], sink: Kept) -> dict[str, Any]:

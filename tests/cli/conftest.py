@@ -14,54 +14,9 @@ import pytest
 from cli.main import run
 from cli.output import Console
 from tests.cli.fake import TOKEN, Primer, Server, start
+from tests.recipe import PUBLISHED
 
 ROOT = Path(__file__).parents[2]
-SAMPLES = {
-    "docker-provider.yaml": """\
-kind: workspace_provider
-spec:
-  id: docker-local
-  provider: container
-  config:
-    kind: container
-    runtime: docker
-    connection:
-      kind: socket
-      socket_path: /var/run/docker.sock
-    reachability:
-      kind: host_port
-      bind_host: 127.0.0.1
-""",
-    "code-sandbox.yaml": """\
-kind: workspace_template
-spec:
-  id: code-sandbox
-  description: Isolated sandbox for untrusted code.
-  provider_id: docker-local
-  backend:
-    kind: container
-    image: primer/workspace-runtime:1.0
-    cpu_cores: 1
-    memory_bytes: 536870912
-    network:
-      egress: deny_all
-""",
-    "code-runner.yaml": """\
-kind: agent
-spec:
-  id: code-runner
-  description: Runs untrusted code in the sandbox.
-  model:
-    provider_id: <llm>
-    model_name: <model>
-  tools: []
-  system_prompt:
-    - >-
-      You run untrusted user code in the sandbox. Write the snippet to
-      snippet.py, run `python snippet.py`, and report its stdout. Never run
-      anything outside the workspace.
-""",
-}
 
 
 @dataclass
@@ -103,10 +58,11 @@ class Cli:
     clock: Clock = field(default_factory=Clock)
 
     def __call__(self, *argv: str, stdin: bytes = b"", **settings: Any) -> Result:
-        """`out_tty`, `err_tty`, `in_tty` make a stream a terminal; every other keyword is an environment variable."""
+        """`out_tty`, `err_tty`, `in_tty` make a stream a terminal, `width` columns wide; other keywords are variables."""
         out, err = _Keeping(), _Keeping()
         terminals = {name: settings.pop(name, False) for name in ("out_tty", "err_tty", "in_tty")}
-        console = Console(out, err, io.BytesIO(stdin), env={**self.env, **settings}, **terminals)
+        width = settings.pop("width", 80)
+        console = Console(out, err, io.BytesIO(stdin), env={**self.env, **settings}, width=width, **terminals)
         code = run(argv, console, sleep=self.clock.sleep, clock=self.clock)
         return Result(code, out.getvalue(), err.getvalue().decode())
 
@@ -151,7 +107,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty current directory with the recipe's files."""
     place = tmp_path / "here"
     place.mkdir()
-    for name, text in SAMPLES.items():
+    for name, text in PUBLISHED.items():
         (place / name).write_text(text)
     monkeypatch.chdir(place)
     return place

@@ -285,6 +285,17 @@ def test_an_immutable_field_is_5_and_named(cli: Cli, primer: Primer, file: Path)
     assert result.err.startswith("error: agent.yaml:5: spec.model.provider_id: cannot be changed\n")
 
 
+def test_an_immutable_field_that_the_editor_leaves_is_5_with_its_hint(cli: Cli, primer: Primer, editor: Any) -> None:
+    errors = [{"field": "description", "message": "cannot be changed: make another one"}]
+    primer.on("PUT", URL, problem(422, "invalid", errors=errors))
+    result = cli("edit", "agent", "a", EDITOR=editor(("one", "two"), ("two", "two")))
+    kept, *lines = result.err.splitlines()
+    assert (result.code, kept.startswith("your text is kept in ")) == (5, True)
+    assert [line.split(": ")[0] for line in lines] == ["error", "hint"]
+    assert lines[0].endswith("spec.description: cannot be changed: make another one")
+    assert "delete it first" in lines[1]
+
+
 def test_json_of_several_is_one_list_also_when_a_later_one_fails(cli: Cli, primer: Primer, file: Path) -> None:
     primer.on("POST", "/v1/workspace_templates", problem(422, "invalid", errors=[{"field": "id", "message": "no"}]))
     result = cli("apply", "-f", "docker-provider.yaml", "-f", "code-sandbox.yaml", "-o", "json")

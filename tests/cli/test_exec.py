@@ -97,6 +97,32 @@ def test_a_stream_that_breaks_before_the_id_is_asked_for_again_under_the_same_ke
     assert (len(primer.sent("POST", EXEC)), len(keys)) == (2, 1)
 
 
+def test_a_running_exec_whose_stream_broke_is_streamed_again_and_asked_for_now_and_then_meanwhile(
+    cli: Cli, primer: Primer
+) -> None:
+    ended(primer, b"one two three")
+    lines, result = primer.exec_lines, primer.exec_result
+    primer.exec_result, primer.exec_output = {"id": "x1", "state": "running"}, {"stdout": b"one ", "stderr": b""}
+    starts = 0
+
+    def shaky(request: Any) -> Answer:
+        nonlocal starts
+        starts += 1
+        primer.cut_exec = starts < 10
+        primer.exec_lines = [{"id": "x1"}] if primer.cut_exec else lines
+        return primer._exec(request)
+
+    primer.on("POST", EXEC, shaky)
+    began = cli.clock.now
+    done = cli("workspace", "exec", WS, "--", "x")
+    assert (done.code, done.out) == (0, b"one two three")
+    assert len({r.headers["idempotency-key"] for r in primer.sent("POST", EXEC)}) == 1
+    took = cli.clock.now - began  # nine breaks, at 0.5, 1, 2, 2, … seconds
+    assert 14 < took < 18
+    assert len(primer.sent("GET", f"{EXEC}/x1")) < took
+    assert result["stdout_bytes"] == len(done.out)
+
+
 def test_an_answer_that_says_it_still_runs_is_followed(cli: Cli, primer: Primer) -> None:
     primer.on("POST", EXEC, Answer(202, {"id": "x1", "state": "running"}))
     assert cli("workspace", "exec", WS, "--", "x").out == b"42\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,6 +80,100 @@ def test_a_proxy_that_answers_for_it_is_waited_out(cli: Cli, primer: Primer, sta
     running = Answer(200, {"id": WS, "phase": "running"})
     primer.on("GET", f"/v1/workspaces/{WS}", lambda request: answers.pop(0) if answers else running)
     assert cli(*WAIT).code == 0
+
+
+@pytest.mark.parametrize("calls", range(1, 6))
+def test_run_waits_for_a_restart_at_each_of_its_steps(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch, calls: int
+) -> None:
+    primer.exec_result = {"id": "x1", "ended_by": "exit", "exit_code": 0, "stdout_bytes": 3, "stderr_bytes": 0}
+    primer.exec_output["stdout"] = b"42\n"
+    primer.exec_lines = [{"id": "x1"}, {"result": primer.exec_result}]
+    outage = Outage(monkeypatch, cli, calls=calls, end=cli.clock.now + 30)
+    result = cli("run", "-c", "x")
+    assert (result.code, result.out) == (0, b"42\n")
+    assert outage.seen > calls  # it came to that step
+    assert result.err.count("connection refused; still trying\n") == 1
+    assert WS not in primer.store["workspaces"]
+
+
+@pytest.mark.parametrize(
+    "argv", [["get", "ws", "-o", "name", "--limit", "0"], ["workspace", "files", "put", WS, "f", "-f", "-"]]
+)
+def test_every_verb_waits_for_a_server_that_has_answered(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    page = Answer(200, {"items": [{"id": WS}], "next_cursor": "more"})
+    rest = Answer(200, {"items": [], "next_cursor": None})
+    primer.on("GET", "/v1/workspaces", lambda request: rest if "cursor" in request.query else page)
+    argv = [word.replace(WS, WS[:7]) for word in argv]  # a cut id is looked up first
+    Outage(monkeypatch, cli, calls=1, end=cli.clock.now + 30)
+    result = cli(*argv, stdin=b"42")
+    assert (result.code, result.err.count("still trying")) == (0, 1)
+
+
+def test_an_upload_that_a_restart_cuts_off_is_sent_again_from_its_start(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    """The upload is the first call of this process: what the server took of it shows that it was there."""
+    import requests
+
+    exchange: Callable[..., Any] = Client._exchange
+    began = cli.clock.now
+
+    def shaky(client: Client, *args: Any, **settings: Any) -> Any:
+        if cli.clock.now == began:
+            settings["data"].read(10)
+            raise requests.ConnectionError("Connection aborted.")
+        if cli.clock.now < began + 30:
+            raise requests.ConnectionError("Connection refused")
+        return exchange(client, *args, **settings)
+
+    monkeypatch.setattr(Client, "_exchange", shaky)
+    (folder / "data.bin").write_bytes(bytes(range(100)))
+    result = cli("workspace", "files", "put", WS, "data.bin", "-f", "data.bin")
+    assert (result.code, result.text) == (0, f"{WS}:data.bin written (100 bytes)\n")
+    assert primer.files["data.bin"] == bytes(range(100))
+
+
+def test_the_limit_of_an_answer_does_not_count_the_wait_for_the_server(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The restart takes longer than one call may, on the clock that calls are measured by."""
+    import time
+
+    primer.store["agents"] = {"a": {"id": "a"}}
+    began, real = cli.clock.now, time.monotonic
+    monkeypatch.setattr("cli.client.time.monotonic", lambda: real() + cli.clock.now - began)
+    Outage(monkeypatch, cli, calls=1, end=cli.clock.now + 45)
+    page = Answer(200, {"items": [{"id": "a"}], "next_cursor": "more"})
+    rest = Answer(200, {"items": [], "next_cursor": None})
+    primer.on("GET", "/v1/agents", lambda request: rest if "cursor" in request.query else page)
+    result = cli("get", "agents", "-o", "name", "--limit", "0")
+    assert (result.code, result.text) == (0, "agent/a\n")
+
+
+def test_a_minute_away_is_long_enough_where_nothing_is_waited_for(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Outage(monkeypatch, cli, calls=1, end=float("inf"))
+    started = cli.clock.now
+    assert cli("run", "-c", "x").code == 6
+    assert cli.clock.now - started > 60
+
+
+def test_an_answer_that_breaks_off_is_asked_for_again_but_an_order_is_not(cli: Cli, primer: Primer) -> None:
+    whole = {"id": WS, "phase": "running"}
+    cut = [Answer(200, None, {"Content-Type": "application/json"}, pieces=[b'{"id"'], cut=True)]
+    primer.on("GET", f"/v1/workspaces/{WS}", lambda request: cut.pop() if cut else Answer(200, whole))
+    assert cli("get", "workspace", WS, "-o", "name").text == f"workspace/{WS}\n"
+    primer.on(
+        "POST",
+        f"/v1/workspaces/{WS}/stop",
+        Answer(200, None, {"Content-Type": "application/json"}, pieces=[b"{"], cut=True),
+    )
+    assert cli("workspace", "stop", WS).code == 6
+    assert len(primer.sent("POST", f"/v1/workspaces/{WS}/stop")) == 1
 
 
 def test_a_refusal_is_no_restart(cli: Cli, primer: Primer) -> None:

@@ -44,6 +44,26 @@ def test_a_socket_that_breaks_is_opened_again_after_the_last_event(cli: Cli, pri
     assert afters == ["0", "3", "6", "9"]
 
 
+def test_after_a_while_on_the_list_the_socket_is_tried_again(cli: Cli, primer: Primer) -> None:
+    """As after a restart: the server stays away longer than the socket is tried, and then comes back."""
+    began, all_events = cli.clock.now, primer.events
+    primer.events = all_events[:2]
+
+    def frames(after: int) -> list[Any]:
+        if cli.clock.now < began + 12:
+            return [None]
+        primer.events = all_events
+        return [e for e in all_events if e["seq"] > after]
+
+    primer.frames = frames
+    result = cli(*RUN, "-o", "jsonl")
+    assert (result.code, seqs(result.out)) == (0, MERGED)
+    sockets = [r for r in primer.requests if r.path.startswith("/ws/")]
+    polls = [r for r in primer.requests if r.path == f"/v1/sessions/{SESS}/events"]
+    assert len(sockets) == 4
+    assert 5 < len(polls) < 20
+
+
 def test_repeats_are_dropped_and_gaps_fetched(cli: Cli, primer: Primer) -> None:
     events = primer.events
     primer.frames = lambda after: [events[0], events[0], events[1], events[5], events[2], events[8], events[9]]
