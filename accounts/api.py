@@ -20,9 +20,9 @@ from rest_framework.views import APIView
 from accounts import services
 from accounts.audit import Actor
 from accounts.idempotency import once
-from accounts.lists import ListOf, StrictQuery, flag, printable
+from accounts.lists import ListOf, StrictQuery, flag
 from accounts.models import AuditEntry, Scope, Token, User
-from accounts.permissions import require_own_or_admin, require_scope
+from accounts.permissions import longest_life_s, require_own_or_admin, require_scope
 from accounts.rest import (
     check_precondition,
     do_once,
@@ -46,7 +46,7 @@ from accounts.serializers import (
     token_with_value,
     user_with_password,
 )
-from primer_site.errors import NotFound
+from primer_site.errors import FieldError, Invalid, NotFound, printable
 from primer_site.parsing import bad_text
 from primer_site.requests import client_address, request_id
 
@@ -87,13 +87,12 @@ def _validated(serializer_class: Any, data: Any) -> dict[str, Any]:
 
 
 class LoginView(StrictQuery, APIView):
-    """Buys a token with username and password."""
+    """Buys a token with username and password. A dry run checks them and answers without a token."""
 
     authentication_classes: tuple[type[BaseAuthentication], ...] = ()
     permission_classes = (AllowAny,)
     throttle_classes = (AddressThrottle, NameThrottle)
     max_body_bytes = 64 * 1024  # anybody may send one
-    dry = False
 
     @extend_schema(request=LoginSerializer, responses={200: LoginAnswerSerializer}, auth=[])
     def post(self, request: Request) -> Response:
@@ -102,16 +101,15 @@ class LoginView(StrictQuery, APIView):
 
         def work() -> Response:
             token, value = services.login(user=user, by=by)
-            return Response({"token": value, "expires_at": token.expiry})
+            return Response({"token": "" if is_dry(request) else value, "expires_at": token.expiry})
 
-        return once(request, user, work, storable=False)
+        return dry_or(request, work) if is_dry(request) else once(request, user, work, storable=False)
 
 
 class LogoutView(StrictQuery, APIView):
     """Revokes the token of this request."""
 
     viewer_writes = any_scope = True
-    dry = False
 
     @extend_schema(request=None, responses={204: None})
     def post(self, request: Request) -> Response:
@@ -122,7 +120,7 @@ class LogoutView(StrictQuery, APIView):
                 services.token_revoke(token=request.auth, by=Actor.of(request))
             return Response(status=status.HTTP_204_NO_CONTENT)
 
-        return once(request, request_user(request), work, storable=False)
+        return do_once(request, work, storable=False)
 
 
 class PasswordView(StrictQuery, APIView):
@@ -130,7 +128,6 @@ class PasswordView(StrictQuery, APIView):
 
     viewer_writes = True
     throttle_classes = (OldPasswordThrottle,)
-    dry = False
 
     @extend_schema(request=PasswordSerializer, responses={204: None})
     def post(self, request: Request) -> Response:
@@ -147,7 +144,7 @@ class PasswordView(StrictQuery, APIView):
             services.user_change_password(user=user, hashed=hashed, by=Actor.of(request))
             return Response(status=status.HTTP_204_NO_CONTENT)
 
-        return once(request, user, work, storable=False, prepare=prepare)
+        return do_once(request, work, storable=False, prepare=prepare)
 
 
 class MeView(StrictQuery, APIView):
@@ -158,6 +155,20 @@ class MeView(StrictQuery, APIView):
         user = request_user(request)
         token = request.auth if isinstance(request.auth, Token) else None
         return Response(MeSerializer({"username": user.username, "role": user.role, "token": token}).data)
+
+
+def _life_of(request: Request, data: dict[str, Any]) -> int | None:
+    """The seconds that a new token lives: as asked, at most as long as the token that asks; `Invalid` for more."""
+    most = longest_life_s(request.auth)
+    if most is None or "expires_in_s" not in data:
+        return data.get("expires_in_s", most)
+    asked: int | None = data["expires_in_s"]
+    if asked is None or asked > most:
+        name = getattr(request.auth, "name", "")
+        message = f"must be at most {most}: what the token {name!r} makes ends with it"
+        hint = "Sign in with your password for one that lives longer: primectl login --username NAME"
+        raise Invalid("This token cannot be made.", errors=[FieldError("expires_in_s", message)], hint=hint)
+    return asked
 
 
 @extend_schema_view(
@@ -190,10 +201,11 @@ class TokenViewSet(StrictQuery, ListOf):
         user = request_user(request)
         scope = Scope(data["scope"])
         require_scope(request.auth, scope)  # a token buys no larger one than itself
+        life = _life_of(request, data)
 
         def work() -> Response:
             token, value = services.token_create(
-                user=user, name=data["name"], scope=scope, expires_in_s=data.get("expires_in_s"), by=Actor.of(request)
+                user=user, name=data["name"], scope=scope, expires_in_s=life, by=Actor.of(request)
             )
             return Response(token_with_value(token, "" if is_dry(request) else value), status=status.HTTP_201_CREATED)
 

@@ -13,9 +13,11 @@ from rest_framework.request import Request
 
 from accounts.models import Token, User
 from primer_site.errors import Unauthenticated
+from primer_site.prepared import Prepared
 from primer_site.requests import client_address
 
 LAST_USED_STEP = timedelta(minutes=1)
+_by_key: Prepared[Token] = Prepared(lambda key: Token.objects.select_related("user").filter(token_key=key), key=str)
 
 
 class BadToken(Unauthenticated):
@@ -31,8 +33,7 @@ def token_user(value: str, address: str = "") -> tuple[User, Token]:
     """
     now = timezone.now()
     digest = _digest(value)
-    candidates = Token.objects.select_related("user").filter(token_key=value[: CONSTANTS.TOKEN_KEY_LENGTH])
-    for token in candidates:
+    for token in _by_key.all(key=value[: CONSTANTS.TOKEN_KEY_LENGTH]):
         if not hmac.compare_digest(digest, token.digest):
             continue
         if not token_alive(token):

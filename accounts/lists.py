@@ -12,13 +12,15 @@ from django.db import models
 from django.db.models import BooleanField, Func, Model, Q, QuerySet
 from django.db.models.lookups import Exact, IsNull
 from django.utils.dateparse import parse_datetime
+from rest_framework.exceptions import MethodNotAllowed
 from rest_framework.mixins import ListModelMixin
 from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.viewsets import GenericViewSet
 
+from accounts.idempotency import key_of
 from accounts.models import User
-from primer_site.errors import FieldError, Invalid
+from primer_site.errors import FieldError, Invalid, printable
 from primer_site.pagination import KeysetPagination
 from primer_site.parsing import bad_text
 
@@ -53,10 +55,19 @@ class StrictQuery:
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        refuse_method(self, request)
+        if request.method == "POST":
+            key_of(request)  # of a dry run too, which uses it for nothing
         action = getattr(self, "action", None) or (request.method or "").lower()
         if action != "list":
             writes = self.dry and request.method not in SAFE_METHODS
             refuse_unknown(request, [*self.takes.get(action, ()), *(["dry_run"] if writes else [])])
+
+
+def refuse_method(view: Any, request: Request) -> None:
+    """The 405 of a method that a route does not have, before anything that it sends is found wrong."""
+    if not hasattr(view, (request.method or "").lower()):
+        raise MethodNotAllowed(str(request.method))
 
 
 class ListOf(ListModelMixin, GenericViewSet[Any]):
@@ -103,7 +114,7 @@ class ListOf(ListModelMixin, GenericViewSet[Any]):
                 chosen = _choice(queryset.model, lookup, name, _clean(name, value))
                 queryset = queryset.filter(**by_key(queryset.model, lookup, chosen))
         for name, lookup in self.times.items():
-            if value := params.get(name):
+            if (value := params.get(name)) is not None:
                 queryset = queryset.filter(**{lookup: moment(name, value)})
         for label in params.getlist("label"):
             queryset = _with_label(queryset, _clean("label", label))
@@ -135,11 +146,6 @@ def flag(request: Request, name: str) -> bool:
     if value not in ("true", "false"):
         raise Invalid(f"{name} is not valid.", errors=[FieldError(name, "must be true or false")])
     return value == "true"
-
-
-def printable(value: str) -> str:
-    """Caller's text as it may stand in a sentence: short, on one line, no control characters."""
-    return value[:100].encode("unicode_escape").decode() if not value.isprintable() or len(value) > 100 else value
 
 
 def moment(name: str, text: str) -> datetime:

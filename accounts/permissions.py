@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from django.utils import timezone
 from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
@@ -42,6 +43,17 @@ def require_scope(auth: Any, scope: Scope) -> None:
     """Raises `Forbidden` when the request came with a token of a smaller scope; cookie sign-ins have no scope."""
     if isinstance(auth, Token) and SCOPE_RANK[auth.scope] < SCOPE_RANK[scope]:
         raise Forbidden(f"The token {auth.name!r} has the scope {auth.scope}; this needs {scope.value}.")
+
+
+def longest_life_s(auth: Any) -> int | None:
+    """How long a token may live that this request makes, in seconds; None for as long as is asked for.
+
+    A token that a program holds makes none that outlives it: who finds it could keep what they found for ever. One that a
+    password has just bought stands for the person, as the cookie of the console does.
+    """
+    if not isinstance(auth, Token) or auth.signed_in or auth.expiry is None:
+        return None
+    return max(0, int((auth.expiry - timezone.now()).total_seconds()))
 
 
 def require_admin(user: User, auth: Any = None) -> None:

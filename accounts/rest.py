@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any, ClassVar, cast
 
+from django.core.exceptions import ObjectDoesNotExist
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http.response import HttpResponseBase
+from django.utils.functional import cached_property
 from rest_framework import serializers, status
+from rest_framework.fields import Field, SkipField
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
 from accounts.idempotency import Answer, once
-from accounts.lists import LABEL_KEY, ListOf, StrictQuery, flag, printable
+from accounts.lists import LABEL_KEY, ListOf, StrictQuery, flag
 from accounts.models import User
 from accounts.permissions import require_change
-from primer_site.errors import NotFound, PreconditionFailed
+from primer_site.errors import NotFound, PreconditionFailed, printable
 from primer_site.parsing import bad_text
+from primer_site.resource import RESERVED_IDS
+
+MAX_NAMED = 100  # unknown fields of one object that a refusal names
 
 
 class Rollback(Exception):
@@ -39,14 +46,72 @@ class StrictSerializer(serializers.Serializer[Any]):
             raise serializers.ValidationError({"non_field_errors": ["must be an object"]})
         writable = {name for name, field in self.fields.items() if not field.read_only}
         unknown = [str(key) for key in data if key not in writable and key not in self.read_back]
-        if unknown:
-            raise serializers.ValidationError({key[:80]: ["unknown field"] for key in unknown})
-        return super().to_internal_value(data)
+        wrong: dict[str, Any] = {key[:80]: ["unknown field"] for key in unknown[:MAX_NAMED]}
+        return checked_beside(wrong, lambda: super(StrictSerializer, self).to_internal_value(data))
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        """The same as the parent's: what that finds out for each field of each row, of a list of models is found out once."""
+        if not isinstance(instance, Model):
+            return super().to_representation(instance)
+        shown: dict[str, Any] = {}
+        for name, read, field in self._readers:
+            try:
+                value = read(instance)
+                if callable(value):
+                    value = field.get_attribute(instance)
+            except SkipField:
+                continue
+            except (AttributeError, ObjectDoesNotExist):  # the field knows whether it may be missing
+                try:
+                    value = field.get_attribute(instance)
+                except SkipField:
+                    continue
+            shown[name] = None if value is None else field.to_representation(value)
+        return shown
+
+    @cached_property
+    def _readers(self) -> list[tuple[str, Callable[[Any], Any], Any]]:
+        return [(str(field.field_name), _reader(field), field) for field in self._readable_fields]
+
+
+def _reader(field: Any) -> Callable[[Any], Any]:
+    """How a field's value is taken from a model: by its attributes, except where the field has a way of its own."""
+    plain = type(field).get_attribute is Field.get_attribute and field.source_attrs
+    return attrgetter(".".join(field.source_attrs)) if plain else field.get_attribute
+
+
+def checked_beside(wrong: dict[str, Any], check: Callable[[], Any]) -> Any:
+    """What `check` returns; with what is `wrong` beside it, one refusal names both: nobody corrects a body field by field."""
+    try:
+        value = check()
+    except serializers.ValidationError as exc:
+        raise serializers.ValidationError(
+            {**wrong, **exc.detail} if isinstance(exc.detail, dict) else exc.detail
+        ) from None
+    if wrong:
+        raise serializers.ValidationError(wrong)
+    return value
 
 
 def refuse_fields(request: Request) -> None:
     """Of an action that takes none: the 422 that names what is sent all the same; no body and `{}` are fine."""
     StrictSerializer(data=request.data).is_valid(raise_exception=True)
+
+
+# What every kind's id, description and labels mean: in the OpenAPI document, in `primectl explain`, beside the console's fields.
+ID_HELP = "The name of the object: lower-case letters, digits and dashes, at most 63. It cannot be changed later."
+DESCRIPTION_HELP = "A sentence for people."
+LABELS_HELP = "Names and values of your own, to find objects by."
+
+
+def refuse_reserved(slug: str) -> str:
+    """The id of a new object; `ValidationError` for a word that has a page or a route of its own where objects have theirs."""
+    if slug in RESERVED_IDS:
+        words = ", ".join(sorted(RESERVED_IDS))
+        raise serializers.ValidationError(
+            f"is one of the words that have a page of their own ({words}): choose another"
+        )
+    return slug
 
 
 class LabelsField(serializers.DictField):

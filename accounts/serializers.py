@@ -46,8 +46,9 @@ class TokenSerializer(StrictSerializer):
     name = serializers.CharField(max_length=100)
     scope = serializers.ChoiceField(Scope.choices, default=Scope.WRITE)
     expires_in_s = serializers.IntegerField(
-        min_value=60, max_value=10 * YEAR_S, allow_null=True, required=False, write_only=True
-    )
+        min_value=60, max_value=10 * YEAR_S, allow_null=True, required=False, write_only=True,
+        help_text="Without it, or null: no end. A token that was made by `POST /v1/tokens` makes none that outlives it.",
+    )  # fmt: skip
     user = serializers.CharField(source="user.username", read_only=True)
     created_at = serializers.DateTimeField(source="created", read_only=True)
     expires_at = serializers.DateTimeField(source="expiry", read_only=True, allow_null=True)
@@ -79,9 +80,9 @@ class UserChangeSerializer(StrictSerializer):
 
 
 class NewUserSerializer(UserSerializer):
-    """Once, after a password was generated."""
+    """A user with the password that was generated for them, shown this once; null when none was, and of a dry run."""
 
-    password = serializers.CharField(read_only=True)
+    password = serializers.CharField(read_only=True, allow_null=True)
 
 
 class AuditSerializer(StrictSerializer):
@@ -104,8 +105,7 @@ class AuditSerializer(StrictSerializer):
 
 
 def user_with_password(user: User, password: str | None) -> dict[str, Any]:
-    data = dict(UserSerializer(user).data)
-    return data if password is None else {**data, "password": password}
+    return {**UserSerializer(user).data, "password": password}
 
 
 def token_with_value(token: Token, value: str) -> dict[str, Any]:

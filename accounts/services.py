@@ -139,18 +139,16 @@ def _other_admins(user: User) -> bool:
 
 @transaction.atomic
 def token_create(
-    *, user: User, name: str, scope: str, expires_in_s: int | None, by: Actor | None = None
+    *, user: User, name: str, scope: str, expires_in_s: int | None, by: Actor | None = None, signed_in: bool = False
 ) -> tuple[Token, str]:
     """Makes a token and returns it with its value, which is shown this once. `expires_in_s` None never ends."""
     if by is not None and scope == Scope.ADMIN and not user.is_admin:
         raise Invalid("This token cannot be made.", errors=[FieldError("scope", "admin needs the role admin")])
     expiry = None if expires_in_s is None else timedelta(seconds=expires_in_s)
-    made: tuple[Any, str] = Token.objects.create(user, expiry=expiry, name=name, scope=scope)
+    made: tuple[Any, str] = Token.objects.create(user, expiry=expiry, name=name, scope=scope, signed_in=signed_in)
     token, value = made
-    audit_record(
-        by, "token.create", kind="token", object_id=str(token.uuid),
-        after={"user": user.username, "name": name, "scope": scope},
-    )  # fmt: skip
+    after = {"user": user.username, "name": name, "scope": scope, "expires_in_s": expires_in_s}
+    audit_record(by, "token.create", kind="token", object_id=str(token.uuid), after=after)
     return token, value
 
 
@@ -175,7 +173,9 @@ def login(*, user: User, by: Actor) -> tuple[Token, str]:
     """Gives a user whose password was right a token of their role's scope, and notes when and from where."""
     scope = Scope.ADMIN if user.is_admin else Scope.WRITE
     name = f"login {timezone.now():%Y-%m-%d %H:%M}"
-    token, value = token_create(user=user, name=name, scope=scope, expires_in_s=settings.PRIMER_TOKEN_TTL_S, by=by)
+    token, value = token_create(
+        user=user, name=name, scope=scope, expires_in_s=settings.PRIMER_TOKEN_TTL_S, by=by, signed_in=True
+    )
     User.objects.filter(pk=user.pk).update(last_login=timezone.now(), last_login_address=by.address)
     transaction.on_commit(lambda: forget_initial_password(user))
     return token, value
@@ -191,3 +191,8 @@ def forget_initial_password(user: User) -> None:
     """Removes the file with the first admin's generated password once that admin has signed in."""
     if user.is_admin:
         (settings.PRIMER_HOME / INITIAL_PASSWORD_FILE).unlink(missing_ok=True)
+
+
+def shortcuts_set(*, username: str, on: bool) -> None:
+    """Whether the console listens to single keys for this user. A matter of taste: it leaves no audit line."""
+    User.objects.filter(username=username).update(shortcuts=on)

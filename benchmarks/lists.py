@@ -11,14 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import random
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +61,9 @@ class Store:
 
             call_command("migrate", verbosity=0)
             if not known.exists():
+                began = time.perf_counter()
                 known.write_text(json.dumps(fill(rows)))
+                print(f"{rows:,} of each made in {time.perf_counter() - began:.0f} s", flush=True)
             self.ids, self.tokens = json.loads(known.read_text())
         self.routes = routes(self.ids)
 
@@ -144,48 +144,42 @@ def _workspaces(like: Any, count: int, deleted: int) -> list[Any]:
     ]
     live = [Workspace(**fields, slug=f"ws-{number:016x}", phase=Phase.STOPPED) for number in range(count)]
     found = list(Workspace.objects.bulk_create(live, batch_size=BATCH))
-    for start in range(0, deleted, BATCH):
-        numbers = range(start, min(start + BATCH, deleted))
-        gone = {**fields, "phase": Phase.DELETING, "deleted_at": now}
-        Workspace.objects.bulk_create([Workspace(**gone, slug=f"ws-f{number:015x}") for number in numbers])
+    gone = Workspace.objects.create(**{**fields, "phase": Phase.DELETING, "deleted_at": now}, slug="ws-like")
+    copies(gone, deleted, slug="printf('ws-f%015x', n)")
     return found
 
 
 def _sessions(rows: int, agents: list[Any], workspaces: list[Any], owner: Any) -> str:
-    from django.utils import timezone
-
     from agents.serializers import agent_shown
     from sessions_app.models import AgentSession, EndedReason, SessionEvent, Status
 
-    shown, now, luck = agent_shown(agents[0]), timezone.now(), random.Random(1)
-    reasons = [EndedReason.COMPLETED] * 9 + [EndedReason.FAILED]
-    for start in range(0, rows, BATCH):
-        made = [
-            AgentSession(
-                slug=f"sess-{number:016x}", owner=owner, agent=luck.choice(agents), workspace=luck.choice(workspaces) if number % 20 else workspaces[5],
-                agent_spec=shown, initial_instructions=f"Run this code: print({number})", status=Status.ENDED,
-                ended_reason=luck.choice(reasons), ended_at=now, answer="The snippet printed:\n42", last_seq=2,
-                created_at=now - timedelta(seconds=number),
-            )
-            for number in range(start, min(start + BATCH, rows))
-        ]  # fmt: skip
-        stored = AgentSession.objects.bulk_create(made)
-        SessionEvent.objects.bulk_create(
-            [
-                SessionEvent(session=session, seq=seq, kind=kind, data={"text": "x" * 200})
-                for session in stored[:: SMALL // 100]
-                for seq, kind in ((1, "session_status"), (2, "user_message"))
-            ]
-        )
-    return f"sess-{rows // 2:016x}"  # a multiple of ten, which has events
+    now = timezone_now()
+    like = AgentSession.objects.create(
+        slug="sess-like", owner=owner, agent=agents[0], workspace=workspaces[5], agent_spec=agent_shown(agents[0]),
+        initial_instructions="Run this code: print(42)", status=Status.ENDED, ended_reason=EndedReason.COMPLETED,
+        ended_at=now, answer="The snippet printed:\n42", last_seq=2,
+    )  # fmt: skip
+    events = [
+        SessionEvent.objects.create(session=like, seq=seq, kind=kind, data={"text": "x" * 200})
+        for seq, kind in ((1, "session_status"), (2, "user_message"))
+    ]
+    reasons = [*[EndedReason.COMPLETED.value] * 9, EndedReason.FAILED.value]
+    copies(
+        like, rows, slug="printf('sess-%016x', n)", created_at=ago(now), agent_id=any_of([one.pk for one in agents], 4),
+        workspace_id=f"iif(n % 20, {any_of([one.pk for one in workspaces], 8)}, {workspaces[5].pk})",
+        ended_reason=any_of(reasons, 12),
+    )  # fmt: skip
+    first = AgentSession.objects.get(slug=f"sess-{0:016x}").pk
+    for event in events:
+        copies(event, rows // 10, session_id=f"{first} + n * 10")
+    like.delete()
+    return f"sess-{rows // 20 * 10:016x}"  # a multiple of ten, which has events
 
 
 def _execs(rows: int, workspace: Any, session: str) -> str:
-    from django.utils import timezone
-
     from workspaces.models import Exec, ExecState
 
-    now = timezone.now()
+    now = timezone_now()
     asked = {
         "argv": ["sh", "-c", "echo 42"],
         "cwd": "",
@@ -194,18 +188,47 @@ def _execs(rows: int, workspace: Any, session: str) -> str:
         "max_output_bytes": 1 << 20,
     }
     evidence = {"oom_kill": 0, "pids_max": 0, "disk": None, "limit": None, "shared": False, "cancelled_by": None}
-    for start in range(0, rows, BATCH):
-        Exec.objects.bulk_create(
-            [
-                Exec(
-                    slug=f"exec-{number:016x}", workspace=workspace, session_id=session if number % 20 == 0 else f"sess-{number:016x}",
-                    request=asked, state=ExecState.ENDED, ended_by="exit", exit_code=0, ended_at=now, stdout_bytes=3,
-                    duration_ms=12.5, evidence=evidence, created_at=now - timedelta(seconds=number),
-                )
-                for number in range(start, min(start + BATCH, rows))
-            ]
-        )  # fmt: skip
+    like = Exec.objects.create(
+        slug="exec-like", workspace=workspace, request=asked, state=ExecState.ENDED, ended_by="exit", exit_code=0,
+        ended_at=now, stdout_bytes=3, duration_ms=12.5, evidence=evidence,
+    )  # fmt: skip
+    of_session = f"iif(n % 20, printf('sess-%016x', n), '{session}')"
+    copies(like, rows, slug="printf('exec-%016x', n)", created_at=ago(now), session_id=of_session)
+    like.delete()
     return f"exec-{rows // 3:016x}"
+
+
+def copies(like: Any, count: int, **columns: str) -> None:
+    """Stores `count` copies of a row, number `n` (from 0) with these columns as SQL (SQLite's).
+
+    Objects of so many rows would take minutes to make.
+    """
+    from django.db import connection
+
+    names = [field.column for field in like._meta.concrete_fields if not field.primary_key]
+    chosen = ", ".join(columns.get(name, f'kept."{name}"') for name in names)
+    table, quoted = like._meta.db_table, ", ".join(f'"{name}"' for name in names)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"WITH RECURSIVE numbers(n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers LIMIT {count}) "
+            f'INSERT INTO "{table}" ({quoted}) SELECT {chosen} FROM numbers, "{table}" kept WHERE kept.id = {like.pk}'
+        )
+
+
+def timezone_now() -> Any:
+    from django.utils import timezone
+
+    return timezone.now()
+
+
+def ago(now: Any) -> str:
+    """SQL: `n` seconds before `now`, as Django writes a moment."""
+    return f"strftime('%Y-%m-%d %H:%M:%f000', '{now:%Y-%m-%d %H:%M:%S}', -n || ' seconds')"
+
+
+def any_of(values: list[Any], shift: int) -> str:
+    """SQL: one of the values; which one looks like chance, and other for each `shift`."""
+    return f"json_extract('{json.dumps(values)}', '$[' || ((n * 2654435761 >> {shift}) % {len(values)}) || ']')"
 
 
 def _deep_cursor() -> str:

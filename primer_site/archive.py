@@ -115,7 +115,8 @@ def _publish(temporary: Path, target: Path) -> None:
 
 def write(target: Path, manifest: Manifest, sources: dict[str, Path | bytes]) -> None:
     """Writes the manifest and its parts, in the order of NAMES."""
-    with tarfile.open(target, "w:gz", compresslevel=3, format=tarfile.USTAR_FORMAT) as archive:
+    # A header of this format stays one block above 8 GiB, where ustar has no room for the size and pax takes a second header.
+    with tarfile.open(target, "w:gz", compresslevel=3, format=tarfile.GNU_FORMAT) as archive:
         _add(archive, MANIFEST, io.BytesIO(data := manifest.to_json()), len(data))
         for part in manifest.parts:
             source = sources[part.name]

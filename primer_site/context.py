@@ -33,7 +33,7 @@ def ensure(url: str, *, replace: bool) -> Written:
             note = f"context {NAME} belongs to {before.get('server')} and was left alone"
             return Written("", False, note, "primer up --yes replaces it")
         if not (ours and before.get("server") == url):
-            token = before["token"] if ours else people.operator_token()
+            token = before["token"] if ours else people.operator_token(str(config.path.resolve()))
             config.contexts[NAME] = {**before, "server": url, "token": token}
             config.current = config.current or NAME
             config.save()

@@ -17,6 +17,11 @@ class FieldError:
         return {"field": self.field, "message": self.message}
 
 
+def printable(value: str) -> str:
+    """Caller's text as it may stand in a sentence: short, on one line, no control characters."""
+    return value[:100].encode("unicode_escape").decode() if not value.isprintable() or len(value) > 100 else value
+
+
 class PrimerError(Exception):
     """Something went wrong."""
 

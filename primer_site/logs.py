@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import json
 import logging
 import threading
-import urllib.parse
-from collections.abc import Iterable, MutableMapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import structlog
+
+from primer_site.secret_forms import forms
 
 MASK = "[secret]"
 SHORTEST = 8  # characters: anything shorter would mask ordinary words
@@ -22,29 +21,14 @@ def remember_secret(*values: str) -> None:
     """From now on these values, also base64 and URL-encoded, never reach a log line of this process. Short ones are ignored."""
     with _lock:
         for value in values:
-            for form in _forms(value):
-                _secrets[form] = len(form)
+            if len(value) >= SHORTEST:
+                _secrets.update({form: len(form) for form in forms(value)})
 
 
 def forget_secrets() -> None:
     """For tests: the registry is of the whole process."""
     with _lock:
         _secrets.clear()
-
-
-def _forms(value: str) -> Iterable[str]:
-    if len(value) < SHORTEST:
-        return
-    yield value
-    yield json.dumps(value)[1:-1]  # inside a body that somebody put into a message
-    yield urllib.parse.quote(value, safe="")
-    # A value in the middle of encoded text has three possible alignments; the characters that all of them share with
-    # their neighbours are cut off.
-    for shift in range(3):
-        encoded = base64.b64encode(b"\0" * shift + value.encode()).decode().rstrip("=")
-        inner = encoded[(0, 2, 3)[shift] : len(encoded) - 1]
-        if len(inner) >= SHORTEST:
-            yield inner
 
 
 def redact(text: str) -> str:

@@ -17,6 +17,7 @@ FAST = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SLOW = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 OTHER = "other"
+DISK_FULL = 507
 
 _requests = Counter("primer_http_requests", "Answered requests.", ["method", "status"], registry=REGISTRY)
 _request_s = Histogram("primer_http_request_seconds", "Time to the answer's head.", registry=REGISTRY, buckets=FAST)
@@ -37,8 +38,11 @@ _llm_errors = Counter("primer_llm_errors", "Failed questions to models.", ["prov
 
 
 def request_seen(method: str | None, status: int, seconds: float) -> None:
-    """One answer; `status` is counted by its hundreds."""
-    _requests.labels(method if method in METHODS else OTHER, f"{status // 100}xx").inc()
+    """One answer; `status` is counted by its hundreds, a full disk by itself: most are a workspace's, which its owner filled,
+    and no fault of the server."""
+    _requests.labels(
+        method if method in METHODS else OTHER, "507" if status == DISK_FULL else f"{status // 100}xx"
+    ).inc()
     _request_s.observe(seconds)
 
 

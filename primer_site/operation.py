@@ -182,7 +182,12 @@ def add_shared(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     for choice in [found["discriminator"] for found in _with(schemas, "discriminator")]:
         for kind, ref in choice["mapping"].items():
             fields = schemas[ref.rsplit("/", 1)[1]]["properties"]
-            fields[choice["propertyName"]] = {"type": "string", "enum": [kind]}
+            said = fields.get(choice["propertyName"], {}).get("description")
+            fields[choice["propertyName"]] = {
+                "type": "string",
+                "enum": [kind],
+                **({"description": said} if said else {}),
+            }
     return result
 
 

@@ -7,7 +7,7 @@ import click
 from primer_site.variables import value
 
 MIN_TOKEN = 40  # characters: 160 bits in hex
-OPERATOR_TOKEN = "primer up"  # noqa: S105 - a token's name
+TOKEN_NAME_CHARS = 100
 
 
 def create_user(name: str, role: str) -> None:
@@ -79,15 +79,19 @@ def ensure_init_token() -> bool:
     return True
 
 
-def operator_token() -> str:
-    """A new admin token for the CLI context of the person who runs the server; the one made before is revoked."""
+def operator_token(place: str) -> str:
+    """A new admin token for the CLI context of the person who runs the server, named after the file it is for.
+
+    The one made before for that file is revoked; those of other files stay, their contexts are still in use.
+    """
     from accounts import services
     from accounts.models import Role, Scope, Token, User
 
     admin = User.objects.filter(role=Role.ADMIN, is_active=True).order_by("pk")[0]
-    for token in Token.objects.filter(user=admin, name=OPERATOR_TOKEN):
+    name = f"primer up: {place[-TOKEN_NAME_CHARS + 11 :]}"
+    for token in Token.objects.filter(user=admin, name=name):
         services.token_revoke(token=token)
-    _, value = services.token_create(user=admin, name=OPERATOR_TOKEN, scope=Scope.ADMIN, expires_in_s=None)
+    _, value = services.token_create(user=admin, name=name, scope=Scope.ADMIN, expires_in_s=None)
     return value
 
 

@@ -59,7 +59,13 @@ class Document:
                 if method in routes:
                     tag = (routes[method].get("tags") or ["other"])[0]
                     sections.setdefault(tag, []).append(self.operation(method, path, routes[method]))
-        parts = [HEAD, "## Errors\n\n", *self.failures()]
+        parts = [
+            HEAD,
+            self.raw["info"]["description"].partition("\n\n")[2].rstrip(),
+            "\n\n",
+            "## Errors\n\n",
+            *self.failures(),
+        ]
         for tag, operations in sections.items():
             parts += [f"## {tag.replace('_', ' ').capitalize()}\n\n", *operations]
         parts += ["## Objects\n\n", *self.objects()]

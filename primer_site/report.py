@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import click
 
+from cli.invoked import as_invoked
 from primer_site.logs import escape
 
 
@@ -34,9 +35,9 @@ class Finding:
 def line(level: Level, name: str, text: str, fix: str = "") -> None:
     """Prints one step to stdout; `fix` is the command or sentence that mends it, on a line of its own."""
     # Colour is lost on a pipe (click removes it there) and never carries the meaning alone.
-    click.echo(f"{click.style(f'{level.value:<5}', fg=COLORS[level])} {name:<9} {escape(text)}")
+    click.echo(f"{click.style(f'{level.value:<5}', fg=COLORS[level])} {name:<9} {escape(as_invoked(text))}")
     if fix:
-        click.echo(f"      {'':<9} {escape(fix)}")
+        click.echo(f"      {'':<9} {escape(as_invoked(fix))}")
 
 
 def ok(name: str, text: str) -> None:

@@ -10,6 +10,8 @@ from django.db import models
 from django.utils import timezone
 
 SLUG_PATTERN = r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\Z"
+# Words that stand where an id stands, in the API or in the console: an object of that name could not be reached.
+RESERVED_IDS = frozenset({"bulk", "check", "new"})
 
 
 def new_id(prefix: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from csp.constants import NONE, SELF
 
+from primer_site.description import DESCRIPTION
 from primer_site.home import home_dir, setting
 from primer_site.variables import value
 
@@ -192,7 +193,7 @@ REST_KNOX = {
 KNOX_TOKEN_MODEL = "accounts.Token"  # noqa: S105 - a model's name
 SPECTACULAR_SETTINGS = {
     "TITLE": "Primer",
-    "DESCRIPTION": "Runs code that nobody trusts, in a sandbox that is not the host.",
+    "DESCRIPTION": DESCRIPTION,
     "VERSION": "v1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SERVE_PERMISSIONS": ["accounts.permissions.RoleAndScope"],

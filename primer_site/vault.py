@@ -11,7 +11,7 @@ from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 from django.conf import settings
 
 from primer_site.errors import PrimerError
-from primer_site.logs import remember_secret
+from primer_site.logs import redact, remember_secret
 
 
 class Sealed(PrimerError):
@@ -43,6 +43,11 @@ def unseal(text: str) -> dict[str, Any]:
         raise Sealed() from exc
     _remember(values)
     return values
+
+
+def hide(text: str) -> str:
+    """The text without any secret that this process has remembered: what it sealed or unsealed, and its own."""
+    return redact(text)
 
 
 def remember(*values: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from django.test import Client
 
@@ -74,13 +75,14 @@ class Api:
         self.headers: dict[str, str] = {}
         if user is not None:
             scope = scope or (Scope.ADMIN if user.is_admin else Scope.WRITE)
-            _, value = accounts.token_create(user=user, name="test", scope=scope, expires_in_s=3600)
+            made = accounts.token_create(user=user, name="test", scope=scope, expires_in_s=3600, signed_in=True)
+            value = made[1]
             self.headers["Authorization"] = f"Bearer {value}"
 
     def call(
         self, method: str, path: str, /, body: Any = None, headers: dict[str, str] | None = None, **query: Any
     ) -> Any:
-        """`body`: an object is sent as JSON, bytes as they are (application/octet-stream)."""
+        """`body`: an object is sent as JSON, bytes as they are (application/octet-stream). `query` is added to the path's."""
         raw = isinstance(body, bytes)
         data = body if raw else b"" if body is None else json.dumps(body).encode()
         extra: Any = {"CONTENT_TYPE": "application/octet-stream"} if raw else {}  # also of an empty body
@@ -90,7 +92,7 @@ class Api:
             data,
             content_type="application/octet-stream" if raw else "application/json",
             headers={**self.headers, **(headers or {})},
-            query_params=query or None,
+            query_params=dict(parse_qsl(urlsplit(path).query)) | query if query else None,
             **extra,
         )
 

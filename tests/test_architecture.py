@@ -23,10 +23,12 @@ SHARED = {
     "loop",
     "metrics",
     "pagination",
+    "prepared",
     "parsing",
     "problems",
     "requests",
     "resource",
+    "secret_forms",
     "services",
     "vault",
 }
@@ -106,6 +108,17 @@ def test_the_command_line_imports_nothing_of_the_server() -> None:
     forbidden = {"django", "rest_framework", "channels", "docker", "primer_site", *APPS}
     wrong = {name_of(path): found for path in sources("cli") if (found := roots(path) & forbidden)}
     assert not wrong
+
+
+def test_the_server_takes_of_the_command_line_only_what_needs_no_client() -> None:
+    """The base install is always there, so the server may share its context file and its YAML reader, and no more."""
+    taken = {"cli.config", "cli.errors", "cli.invoked", "cli.validate", "cli.yamldoc"}
+    found = {
+        name_of(path): wrong
+        for path in sources("primer_site")
+        if (wrong := {".".join(name.split(".")[:2]) for name in imports(path) if name.startswith("cli.")} - taken)
+    }
+    assert not found
 
 
 @pytest.mark.parametrize("module", PURE)

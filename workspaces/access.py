@@ -252,7 +252,9 @@ def refuse(facts: Facts, *, start: bool) -> None:
         case Phase.DELETING:
             raise WorkspaceNotRunning(f"Workspace {facts.slug} is being deleted.", hint="Create a new workspace.")
         case Phase.STOPPED if not start:
-            raise WorkspaceNotRunning(f"Workspace {facts.slug} is stopped.", hint=f"Start it: {start_it}")
+            raise WorkspaceNotRunning(
+                f"Workspace {facts.slug} is stopped. {facts.detail}".strip(), hint=f"Start it: {start_it}"
+            )
 
 
 def _too_late(facts: Facts, trouble: PrimerError | None) -> PrimerError:

@@ -12,11 +12,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
-from accounts.lists import ListOf, StrictQuery, printable
+from accounts.lists import ListOf, StrictQuery
 from accounts.permissions import require_change
 from accounts.rest import ResourceViewSet, is_dry, refuse_fields, request_user
-from primer_site import loop
-from primer_site.errors import NotFound
+from primer_site import loop, vault
+from primer_site.errors import NotFound, Timeout, printable
 from primer_site.parsing import bad_text
 from workspaces import access, bringup, engines, services
 from workspaces.models import TemplateVersion, Workspace, WorkspaceProvider, WorkspaceTemplate
@@ -24,7 +24,6 @@ from workspaces.providers.base import Check, ImageCheck
 from workspaces.references import refuse_unenforced
 from workspaces.secret_fields import split_config
 from workspaces.serializers import (
-    ConfinementSerializer,
     EngineStatusSerializer,
     ImageCheckSerializer,
     ProviderSerializer,
@@ -34,8 +33,11 @@ from workspaces.serializers import (
     WorkspaceSerializer,
 )
 from workspaces.snapshot import backend_spec
+from workspaces.stored_shapes import ConfinementSerializer
 
 ENGINE_TIMEOUT_S = 30.0
+UNSAVED_TIMEOUT_S = 5.0  # somebody waits in front of a form
+IMAGES_TIMEOUT_S = 5.0  # for suggestions only
 VERIFY_TIMEOUT_S = 60.0
 NOTHING_DONE = OpenApiResponse(None, "A dry run: it could be done, and was not.")
 
@@ -91,10 +93,21 @@ class ProviderViewSet(ResourceViewSet):
             return Response(status=204)
         return self.once(request, lambda: _checked(serializer.validated_data), outside=True)
 
+    def check_unsaved(self, data: dict[str, Any], row: WorkspaceProvider | None) -> dict[str, Any]:
+        """The same of a form; `row` is the stored provider that it would change, whose credentials it may go on using."""
+        serializer = self.get_serializer(row, data=data)
+        serializer.is_valid(raise_exception=True)
+        return dict(_checked(serializer.validated_data, row).data)
 
-def _checked(data: dict[str, Any]) -> Response:
-    config, secrets = split_config(data["provider"], data["config"], {}, {})
-    check = loop.run(_check_settings(data["provider"], config, secrets), ENGINE_TIMEOUT_S)
+
+def _checked(data: dict[str, Any], row: WorkspaceProvider | None = None) -> Response:
+    same = row is not None and row.provider == data["provider"]
+    old = (row.config, vault.unseal(row.secrets)) if row is not None and same else ({}, {})
+    config, secrets = split_config(data["provider"], data["config"], *old)
+    try:
+        check = loop.run(_check_settings(data["provider"], config, secrets), UNSAVED_TIMEOUT_S)
+    except Timeout:
+        check = Check("unreachable", (f"The engine did not answer within {UNSAVED_TIMEOUT_S:g} s.",))
     shown = WorkspaceProvider(
         health=check.health, reasons=list(check.reasons), engine=check.engine, enforces=check.enforces
     )
@@ -145,13 +158,21 @@ class TemplateViewSet(ResourceViewSet):
         row = self.get_object()
 
         def work() -> Response:
-            found = loop.run(_check_image(row.provider_id, row.backend), ENGINE_TIMEOUT_S)
-            body = {"image_present": found.present, "image_digest": found.digest, "detail": found.detail}
-            body |= {"limits": found.limits, "reasons": found.reasons, "problems": found.problems}
-            return Response(ImageCheckSerializer(body).data)
+            return Response(_image_facts(row.provider_id, row.backend))
 
         refuse_fields(request)
         return Response(status=204) if is_dry(request) else self.once(request, work, outside=True)
+
+    def check_unsaved(self, data: dict[str, Any]) -> dict[str, Any]:
+        """The same check of settings that are not stored: of a form."""
+        serializer = self.get_serializer(data=data)
+        serializer.is_valid(raise_exception=True)
+        checked = serializer.validated_data
+        return _image_facts(checked["provider"].pk, checked["backend"])
+
+    def images(self, provider: WorkspaceProvider) -> list[str]:
+        """Names of the images on a provider's engine."""
+        return loop.run(_images(provider.pk), IMAGES_TIMEOUT_S)
 
 
 class TemplateVersionViewSet(StrictQuery, ListOf):
@@ -178,6 +199,17 @@ class TemplateVersionViewSet(StrictQuery, ListOf):
 def _refuse_loose(provider: WorkspaceProvider, backend: dict[str, Any], require: str) -> None:
     if require == "enforced":
         refuse_unenforced(loop.run(_check_image(provider.pk, backend), ENGINE_TIMEOUT_S), require)
+
+
+def _image_facts(provider_pk: int, backend: dict[str, Any]) -> dict[str, Any]:
+    found = loop.run(_check_image(provider_pk, backend), ENGINE_TIMEOUT_S)
+    body: dict[str, Any] = {"image_present": found.present, "image_digest": found.digest, "detail": found.detail}
+    body |= {"image_can_be_pulled": found.pullable, "limits": found.limits, "reasons": found.reasons}
+    return dict(ImageCheckSerializer(body | {"problems": found.problems}).data)
+
+
+async def _images(provider_pk: int) -> list[str]:
+    return await (await engines.engine_of(provider_pk)).images()
 
 
 async def _check_image(provider_pk: int, backend: dict[str, Any]) -> ImageCheck:
@@ -208,7 +240,10 @@ class WorkspaceViewSet(ResourceViewSet):
     serializer_class = WorkspaceSerializer
     queryset = Workspace.objects.none()
     search_fields = ("slug", "name")
-    sorts = {"created_at": "created_at", "updated_at": "updated_at", "id": "slug", "name": "name"}
+    sorts = {
+        "created_at": "created_at", "updated_at": "updated_at", "last_activity_at": "last_activity_at", "id": "slug",
+        "name": "name",
+    }  # fmt: skip
     filters = {"phase": "phase", "template_id": "template__slug", "provider_id": "provider__slug", "name": "name"}
 
     def base_queryset(self) -> QuerySet[Workspace]:

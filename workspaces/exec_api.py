@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from django.db.models import QuerySet
@@ -16,22 +16,25 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
-from accounts.lists import ListOf, printable, refuse_unknown
-from accounts.models import Token
+from accounts.idempotency import key_of
+from accounts.lists import ListOf, refuse_unknown
+from accounts.models import Role, Token, User
 from accounts.permissions import require_change
 from accounts.rest import check_precondition, is_dry, not_modified, request_user
 from primer_site import loop
-from primer_site.errors import FieldError, Invalid, NotFound
+from primer_site.errors import FieldError, Invalid, NotFound, printable
 from primer_site.pagination import whole_number
 from primer_site.parsing import bad_text
+from primer_site.prepared import Prepared
 from primer_site.requests import request_id
-from workspaces import access, exec_keys, exec_output, execs, services
+from workspaces import access, exec_audit, exec_keys, exec_output, execs, services
 from workspaces.exec_shapes import (
     ExecOutputSerializer,
     ExecRequestSerializer,
     ExecResultSerializer,
     ExecRunningSerializer,
     ExecStateSerializer,
+    checked,
     ndjson,
     page,
     result_body,
@@ -40,7 +43,7 @@ from workspaces.exec_shapes import (
 )
 from workspaces.execution import MIB, OutputChunk
 from workspaces.models import Exec, Workspace, new_exec_id
-from workspaces.runs import Listener
+from workspaces.runs import Listener, patiently
 from workspaces.streaming import on_loop, while_signed_in
 
 NDJSON = "application/x-ndjson"
@@ -49,7 +52,7 @@ OVER_TIMEOUT_S = 10.0
 STARTED_WAIT_S = 10.0  # until a stream begins, so that what cannot start is an ordinary error
 CANCEL_WAIT_S = 5.0
 CALL_S = 30.0
-Work = Coroutine[Any, Any, execs.Started]
+Begin = Callable[[], execs.Started]  # on the loop
 DRY = OpenApiParameter("dry_run", bool, description="Check the request and the workspace, and run or end nothing.")
 KEY = OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="Never runs twice.")
 
@@ -68,6 +71,19 @@ class AnyAccept(BaseContentNegotiation):
         return JSONRenderer(), "application/json"
 
 
+def _visible_to(role: str) -> Prepared[Workspace]:
+    """The live workspace with this id, for a user of this role."""
+    return Prepared(
+        lambda slug, user: (
+            Workspace.objects.visible_to(User(pk=user, role=role)).only(*access.COLUMNS).filter(slug=slug)
+        ),
+        slug=str, user=int,
+    )  # fmt: skip
+
+
+_visible = {role: _visible_to(role) for role in Role.values}
+
+
 def only(request: Request, *names: str) -> None:
     """Refuses query parameters that a route does not know."""
     refuse_unknown(request, list(names))
@@ -75,11 +91,11 @@ def only(request: Request, *names: str) -> None:
 
 def visible_workspace(request: Request, slug: str) -> Workspace:
     """The live workspace that the caller may open, or `NotFound`; an admin's look at somebody else's is audited."""
-    rows = Workspace.objects.visible_to(request_user(request)).only(*access.COLUMNS)
-    found = [] if bad_text(slug) else list(rows.filter(slug=slug)[:1])  # `first` would sort what is unique
+    user = request_user(request)
+    found = [] if bad_text(slug) else _visible[user.role].all(slug=slug, user=user.pk)
     if not found:
         raise NotFound(f"There is no workspace {printable(slug)}.")
-    row: Workspace = found[0]
+    row = found[0]
     services.audit_opening(Actor.of(request), row)
     return row
 
@@ -124,14 +140,14 @@ class ExecViewSet(ListOf):
         workspace = visible_workspace(request, id)
         user = request_user(request)
         require_change(user, workspace, request.auth)
-        serializer = ExecRequestSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
+        asked = checked(request.data)
         if is_dry(request):
+            key_of(request)
             access.refuse(access.facts_of(workspace), start=True)
             return Response(status=204)
         claim = exec_keys.claim(request, user)
         try:
-            return _run(request, workspace, serializer.validated_data, claim)
+            return _run(request, workspace, asked, claim)
         except BaseException:
             if claim is not None and claim.ours:
                 exec_keys.release(claim)
@@ -159,6 +175,7 @@ class ExecViewSet(ListOf):
         if is_dry(request):
             return Response(status=204)
         ended = loop.run(_cancel(row.pk, request_user(request).username), CALL_S + CANCEL_WAIT_S)
+        exec_audit.ended(Actor.of(request), row, over=ended)
         return Response(status=204 if ended else 202)
 
     @extend_schema(
@@ -188,35 +205,43 @@ def _run(
     """Starts the program, or joins the run of the key, and answers in the form that was asked for."""
     asked = to_request(data, claim.exec_id if claim else new_exec_id())
     wants_stream = NDJSON in request.headers.get("Accept", "") and not data["background"]
-    work = execs.begin(
-        workspace.pk, asked, keep_bytes=data["max_output_bytes"], started_by=request_user(request).pk,
-        background=data["background"], claim_pk=claim.pk if claim else None, listen=wants_stream, facts=access.facts_of(workspace),
+    keep_bytes, facts, by = data["max_output_bytes"], access.facts_of(workspace), Actor.of(request)
+    exec_pk, known = loop.write_here(
+        execs.store, facts, asked, keep_bytes=keep_bytes, started_by=request_user(request).pk,
+        background=data["background"], claim_pk=claim.pk if claim else None,
     )  # fmt: skip
+
+    def begin() -> execs.Started:
+        if known:
+            return execs.Started(exec_pk, asked.id)
+        # Beside the program, which takes longer; and before the end of the run, which the same thread stores.
+        loop.spawn(patiently(exec_audit.started, by, facts, asked, data["background"]), name=f"audit {asked.id}")
+        return execs.begin(exec_pk, asked, facts, keep_bytes=keep_bytes, listen=wants_stream)
+
     if data["background"]:
-        started = loop.run(_and_started(work), execs.START_WAIT_S + CALL_S)
+        started = loop.run(_and_started(begin), execs.START_WAIT_S + CALL_S)
         return Response({"id": started.exec_id, "state": "running"}, status=202)
     if wants_stream:
-        started = loop.run(_and_started(work), execs.START_WAIT_S + CALL_S)
+        started = loop.run(_and_started(begin), execs.START_WAIT_S + CALL_S)
         return _streamed(started, request)
     wait_s = min(asked.timeout_s + OVER_TIMEOUT_S, PLAIN_WAIT_S)
-    started, done = loop.run(_and_result(work, wait_s), wait_s + CALL_S)
-    if done is None:
-        return Response({"id": started.exec_id, "state": "running"}, status=202)
+    if (done := loop.run(_and_result(begin, wait_s), wait_s + CALL_S)) is None:
+        return Response({"id": asked.id, "state": "running"}, status=202)
     return HttpResponse(result_body(done), content_type="application/json")
 
 
-async def _and_started(work: Work) -> execs.Started:
+async def _and_started(begin: Begin) -> execs.Started:
     """Begins, and waits a moment, so that what cannot start is refused before the answer begins."""
-    started = await work
+    started = begin()
     await execs.wait_started(started.exec_pk, STARTED_WAIT_S)
     return started
 
 
-async def _and_result(work: Work, wait_s: float) -> tuple[execs.Started, execs.ExecFinished | None]:
-    started = await work
+async def _and_result(begin: Begin, wait_s: float) -> execs.ExecFinished | None:
+    started = begin()
     with contextlib.suppress(execs.Suspended):
-        return started, await execs.finished(started.exec_pk, wait_s)
-    return started, None
+        return await execs.finished(started.exec_pk, wait_s)
+    return None
 
 
 def _streamed(started: execs.Started, request: Request) -> StreamingHttpResponse:

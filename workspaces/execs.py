@@ -29,7 +29,7 @@ INLINE_BYTES = 8 * MIB  # of a stream in one result; the rest of what is kept is
 
 __all__ = [
     "START_WAIT_S", "ExecFinished", "NeverStarted", "Started", "Suspended", "begin", "cancel", "cancel_session", "close",
-    "drain", "finished", "live", "recover", "reopen", "stop_listening", "stored", "stream", "wait_ended", "wait_started",
+    "drain", "finished", "live", "recover", "reopen", "stop_listening", "store", "stored", "stream", "wait_ended", "wait_started",
 ]  # fmt: skip
 log = structlog.get_logger(__name__)
 _draining = False
@@ -57,19 +57,18 @@ class ExecFinished:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A run that this call began, or, under a known Idempotency-Key, the one that an earlier call began."""
+    """A run that this call began, or, without a listener, one that an earlier call under the same key began."""
 
     exec_pk: int
     exec_id: str
-    listener: Listener | None
-    known: bool
+    listener: Listener | None = None
 
 
 # -- starting
 
 
-async def begin(
-    workspace_pk: int,
+def store(
+    facts: access.Facts,
     request: ExecRequest,
     *,
     keep_bytes: int = DEFAULT_KEEP_BYTES,
@@ -77,39 +76,44 @@ async def begin(
     session_id: str | None = None,
     background: bool = False,
     claim_pk: int | None = None,
-    listen: bool = False,
-    facts: access.Facts | None = None,
-) -> Started:
-    """Stores the run and starts its pump. `claim_pk`: the id stands for this claim of a key, and a second call finds the
-    first run.
+) -> tuple[int, bool]:
+    """The first half of a start: stores that the run is about to begin; its key, and whether it was there already. Sync.
 
-    `facts` spares a look at the row when the caller has just read it. Raises `NotFound`, `Conflict` (the id means another
-    run, or the workspace has failed or is lost), `KeyFreed`, `RateLimited`, `Suspended`. What goes wrong later is in the run: see `finished`.
+    `claim_pk`: the id stands for this claim of an Idempotency-Key, and a second call finds the first run. Raises `Conflict`
+    (the id means another run, or the workspace has failed or is lost), `KeyFreed`, `RateLimited`, `Suspended`, and then
+    leaves no row behind. What goes wrong later is in the run: see `finished`.
     """
     if _draining and session_id is None:
         raise Suspended(retry_after_s=5)
-    if facts is None:
-        facts = await loop.read(access.look, workspace_pk)
     if not facts.is_up:
-        access.refuse(facts, start=True)  # what can never start leaves no row behind
-    if sum(run.workspace_pk == workspace_pk for run in runs.values()) >= RUNNING_AT_ONCE:
+        access.refuse(facts, start=True)
+    if sum(run.workspace_pk == facts.pk for run in list(runs.values())) >= RUNNING_AT_ONCE:
         raise RateLimited(f"{RUNNING_AT_ONCE} programs are running in this workspace already.", retry_after_s=1)
     if services.touch_is_due(facts.last_activity_at):
-        await loop.write(services.workspace_touch, workspace_pk, facts.last_activity_at)
-    exec_pk, known = await loop.write(
-        exec_rows.insert, workspace_pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id,
-        background=background, claim_pk=claim_pk,
-        request_hash=exec_rows.digest(request, keep_bytes) if claim_pk is not None else "",
+        services.workspace_touch(facts.pk, facts.last_activity_at)
+    return exec_rows.insert(
+        facts.pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id, background=background,
+        claim_pk=claim_pk, request_hash=exec_rows.digest(request, keep_bytes) if claim_pk is not None else "",
     )  # fmt: skip
-    if known:
-        return Started(exec_pk, request.id, None, known=True)
+
+
+def begin(
+    exec_pk: int,
+    request: ExecRequest,
+    facts: access.Facts,
+    *,
+    keep_bytes: int = DEFAULT_KEEP_BYTES,
+    session_id: str | None = None,
+    listen: bool = False,
+) -> Started:
+    """The second half, on the loop: starts what `store` stored a moment ago, and its pump."""
     keepers: dict[Stream, Keeper] = {name: Keeper(keep_bytes) for name in STREAMS}
-    run = Run(exec_pk, request.id, workspace_pk, keepers, session_id)
+    run = Run(exec_pk, request.id, facts.pk, keepers, session_id)
     listener = Listener() if listen else None
     if listener is not None:
         run.listeners.add(listener)
     launch(run, request, facts)
-    return Started(run.pk, run.id, listener, known=False)
+    return Started(exec_pk, request.id, listener)
 
 
 async def stream(
@@ -124,9 +128,11 @@ async def stream(
 
     Raises what keeps the program from starting: `StartFailure`, `WorkspaceFailed`, `WorkspaceLost`, `NotFound`, ….
     """
-    started = await begin(
-        workspace_pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id, listen=True
+    facts = await loop.read(access.look, workspace_pk)
+    exec_pk, _ = await loop.write(
+        store, facts, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id
     )
+    started = begin(exec_pk, request, facts, keep_bytes=keep_bytes, session_id=session_id, listen=True)
     run, listener = runs[started.exec_pk], started.listener
     assert listener is not None  # noqa: S101 - `listen` was asked for
     try:

@@ -148,6 +148,21 @@ class ModeField(serializers.Field[Any, Any, Any, Any]):
         return f"{value:04o}"
 
 
+@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
+class CommandField(serializers.Field[Any, Any, Any, Any]):
+    """A shell line, or an argument list."""
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        if isinstance(data, str) and data.strip() and len(data) <= 64 * 1024:
+            return ["sh", "-c", data]
+        if isinstance(data, list) and 0 < len(data) <= 1000 and all(isinstance(part, str) for part in data) and data[0]:
+            return data
+        raise serializers.ValidationError("must be a shell line or a list of arguments")
+
+    def to_representation(self, value: list[str]) -> Any:
+        return value[2] if len(value) == 3 and value[:2] == ["sh", "-c"] else value
+
+
 def decode_base64(text: str, field: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)

@@ -15,16 +15,18 @@ from rest_framework.parsers import BaseParser
 from rest_framework.request import Request
 from rest_framework.views import APIView
 
+from accounts.audit import Actor
+from accounts.idempotency import key_of
 from accounts.permissions import require_change
 from accounts.rest import do_once, is_dry, request_user
-from primer_site import loop
-from primer_site.errors import FieldError, Invalid, NotText, PreconditionFailed, Unavailable
+from primer_site.errors import FieldError, Invalid, NotText, Unavailable
 from primer_site.pagination import whole_number
 from primer_site.parsing import StrictJSONParser
-from workspaces import access, services
+from workspaces import access, file_changes, file_trials, services
 from workspaces.exec_api import AnyAccept, only, visible_workspace
-from workspaces.execution import MIB, FileInfo
+from workspaces.execution import MIB
 from workspaces.fields import ModeField, decode_base64, path_problem
+from workspaces.file_changes import CALL_S
 from workspaces.files_shapes import (
     DirSerializer,
     FileContentSerializer,
@@ -38,11 +40,10 @@ from workspaces.files_shapes import (
 from workspaces.models import Workspace
 from workspaces.output import Decoder
 from workspaces.sandbox import Sandbox
-from workspaces.sandbox_errors import FileMissing
+from workspaces.sandbox_errors import DiskFull
 
 T = TypeVar("T")
-CALL_S = 60.0
-UPLOAD_S = 900.0
+NOTHING_DONE = OpenApiResponse(None, "A dry run: it could be done, and was not.")
 PIECE = 256 * 1024
 SMALL_BODY = 1 * MIB  # sent from memory, and again over a new channel when the old one breaks
 PAGE, MAX_PAGE = 200, 1000
@@ -73,19 +74,18 @@ class FileView(APIView):
     """What every file route does first: the workspace, the right to it, the path."""
 
     content_negotiation_class = AnyAccept
+    dry = True
 
     def workspace(self, request: Request, id: str, *known: str, write: bool = False) -> Workspace:
         """The workspace; `known` are the query parameters of the route, and others are refused."""
         row = visible_workspace(request, id)
         only(request, *known, *(["dry_run"] if write else []))
+        if write and request.method == "POST":
+            key_of(request)  # of a dry run too, which uses it for nothing
         if write:
             require_change(request_user(request), row, request.auth)
-            if is_dry(request):
-                raise Invalid(
-                    "A change of a file cannot be tried without doing it: rights, space and what is there decide.",
-                    errors=[FieldError("dry_run", "is not supported by routes of files")],
-                )
-        services.workspace_touch(row.pk, row.last_activity_at)
+        if not (write and is_dry(request)):
+            services.workspace_touch(row.pk, row.last_activity_at)
         return row
 
     def query(self, request: Request) -> dict[str, str]:
@@ -108,7 +108,12 @@ class FileView(APIView):
         return value == "true"
 
     def sandbox(self, row: Workspace, work: Callable[[Sandbox], Awaitable[T]], timeout: float = CALL_S) -> T:
-        return loop.run(access.using(row.pk, work), timeout)
+        return file_changes.inside(row, work, timeout)
+
+    def tried(self, row: Workspace, trial: Callable[[Sandbox], Awaitable[None]]) -> HttpResponse:
+        """The answer of a dry run: the refusal that the change would meet, or nothing."""
+        self.sandbox(row, trial)
+        return HttpResponse(status=204)
 
 
 class FilesView(FileView):
@@ -135,10 +140,14 @@ class FilesView(FileView):
     @extend_schema(
         request={"application/json": WriteSerializer, "application/octet-stream": OpenApiTypes.BINARY},
         parameters=[PATH, ETAG, NONE, OpenApiParameter("mode", str, description="With a raw body: permission bits.")],
-        responses={204: OpenApiResponse(None, "Written; the ETag is of the new content.")},
+        responses={204: OpenApiResponse(None, "Written; the ETag is of the new content. Of a dry run: it could be.")},
     )
     def put(self, request: Request, id: str) -> HttpResponse:
-        """Writes a whole file at once, or leaves the old one."""
+        """Writes a whole file at once, or leaves the old one.
+
+        A dry run of any change of files looks at paths, at what is there, at preconditions and sizes; whether the sandbox's
+        user may write there and its disk has room shows only in the doing.
+        """
         row, path = self.workspace(request, id, "path", "mode", write=True), self.path(request)
         wanted, new = etags(request.headers.get("If-Match")), only_new(request)
         if request.content_type.split(";")[0].strip() == RawParser.media_type:
@@ -153,11 +162,11 @@ class FilesView(FileView):
                 raise Invalid("mode is not valid.", errors=[FieldError("mode", "belongs into the JSON body")])
             data = decode_base64(text, "content") if fields["encoding"] == "base64" else text.encode()
 
-        async def write(box: Sandbox) -> FileInfo:
-            if_match = await expected(box, path, wanted)
-            return await box.write(path, data, mode=mode, if_match=if_match, if_none_match=new)
-
-        info = self.sandbox(row, write, UPLOAD_S)
+        if is_dry(request):
+            _refuse_too_large(row, request, data)
+            return self.tried(row, lambda box: file_trials.write(box, path, if_match=wanted, only_new=new))
+        by = Actor.of(request)
+        info = file_changes.write(by, row, path, data, mode=mode, if_match=wanted, only_new=new)
         return HttpResponse(status=204, headers={"ETag": f'"{info.etag}"'} if info.etag else {})
 
     @extend_schema(
@@ -168,11 +177,9 @@ class FilesView(FileView):
         """Removes a file, a link itself, or a directory (`recursive` when it is not empty)."""
         row, path = self.workspace(request, id, "path", "recursive", write=True), self.path(request)
         recursive, wanted = self.flag(request, "recursive"), etags(request.headers.get("If-Match"))
-
-        async def delete(box: Sandbox) -> None:
-            await box.delete(path, recursive=recursive, if_match=await expected(box, path, wanted))
-
-        self.sandbox(row, delete, 2 * CALL_S)
+        if is_dry(request):
+            return self.tried(row, lambda box: file_trials.delete(box, path, recursive=recursive, if_match=wanted))
+        file_changes.delete(Actor.of(request), row, path, recursive=recursive, if_match=wanted)
         return HttpResponse(status=204)
 
 
@@ -208,7 +215,7 @@ class FileReadView(FileView):
 
 
 class FileDirView(FileView):
-    @extend_schema(request=DirSerializer, responses={201: FileSerializer})
+    @extend_schema(request=DirSerializer, responses={201: FileSerializer, 204: NOTHING_DONE})
     def post(self, request: Request, id: str) -> HttpResponse:
         """Makes a directory, and with `parents` what is missing above it."""
         row = self.workspace(request, id, write=True)
@@ -216,14 +223,17 @@ class FileDirView(FileView):
         body.is_valid(raise_exception=True)
         path, parents = body.validated_data["path"], body.validated_data["parents"]
 
+        if is_dry(request):
+            return self.tried(row, lambda box: file_trials.make_dir(box, path, parents=parents))
+
         def work() -> HttpResponse:
-            return answer(shown(self.sandbox(row, lambda box: box.mkdir(path, parents=parents))), 201)
+            return answer(shown(file_changes.make_dir(Actor.of(request), row, path, parents=parents)), 201)
 
         return do_once(request, work, outside=True)
 
 
 class FileMoveView(FileView):
-    @extend_schema(request=MoveSerializer, responses={200: FileSerializer})
+    @extend_schema(request=MoveSerializer, responses={200: FileSerializer, 204: NOTHING_DONE})
     def post(self, request: Request, id: str) -> HttpResponse:
         """Renames a file or a directory within the workspace."""
         row = self.workspace(request, id, write=True)
@@ -231,8 +241,11 @@ class FileMoveView(FileView):
         body.is_valid(raise_exception=True)
         source, target, overwrite = (body.validated_data[name] for name in ("source", "target", "overwrite"))
 
+        if is_dry(request):
+            return self.tried(row, lambda box: file_trials.move(box, source, target, overwrite=overwrite))
+
         def work() -> HttpResponse:
-            return answer(shown(self.sandbox(row, lambda box: box.move(source, target, overwrite=overwrite))))
+            return answer(shown(file_changes.move(Actor.of(request), row, source, target, overwrite=overwrite)))
 
         return do_once(request, work, outside=True)
 
@@ -254,15 +267,17 @@ def only_new(request: Request) -> bool:
     return header == "*"
 
 
-async def expected(box: Sandbox, path: str, wanted: list[str] | None) -> list[str] | None:
-    """What the runtime has to find there: `*` is that there is a file, with whatever in it."""
-    if wanted is None or "*" not in wanted:
-        return wanted
-    try:
-        info = await box.stat(path, etag=True)
-    except FileMissing:
-        raise PreconditionFailed("The file does not exist.") from None
-    return [info.etag] if info.etag is not None else None
+def _refuse_too_large(row: Workspace, request: Request, data: bytes | AsyncIterator[bytes]) -> None:
+    """Of a dry write: `DiskFull` for a file that the workspace's disk could not hold were it empty."""
+    disk = access.facts_of(row).disk_bytes
+    size = len(data) if isinstance(data, bytes) else _size_of(request._request)
+    if disk and size > disk:
+        raise DiskFull(f"The file has {size} bytes, and the disk of this workspace {disk}.")
+
+
+def _size_of(stream: Any) -> int:
+    """The bytes of a large body, of which `raw_body` has read the first piece."""
+    return SMALL_BODY + 1 + sum(len(piece) for piece in iter(lambda: stream.read(PIECE), b""))
 
 
 def raw_body(request: Request) -> bytes | AsyncIterator[bytes]:

@@ -146,14 +146,17 @@ def instead(request: Request, stream: FileStream, asked: Range | None) -> HttpRe
 
 
 def range_of(header: str) -> Range | None:
-    """The one range of a `Range` header; None (everything) for none, for several, and for units we do not know."""
+    """The one range of a `Range` header; None (everything) for none, for several, for units we do not know, and for one that
+    ends before it begins: what is no valid range is ignored."""
     match = RANGE.fullmatch(header.replace(" ", ""))
     if match is None or match.group(1) == match.group(2) == "":
         return None
     first, last = match.groups()
     if first == "":
         return Range(-int(last), None) if int(last) else Range(0, 0)
-    return Range(int(first), max(0, int(last) - int(first) + 1) if last else None)
+    if last and int(last) < int(first):
+        return None
+    return Range(int(first), int(last) - int(first) + 1 if last else None)
 
 
 def single_etag(header: str | None) -> str | None:

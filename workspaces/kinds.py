@@ -32,10 +32,17 @@ SYSTEM_DIRS = ("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "proc", "run"
 # -- connections
 
 
-class SocketConnection(KindSerializer):
+class ConnectionShape(KindSerializer):
+    kind = serializers.CharField(help_text="A socket of the server's host, or an address.")
+
+
+class SocketConnection(ConnectionShape):
     KIND = "socket"
 
-    socket_path = serializers.CharField(max_length=4096, trim_whitespace=False)
+    socket_path = serializers.CharField(
+        max_length=4096, trim_whitespace=False,
+        help_text="The unix socket of the engine, on the server's host. Whoever reaches it is root there.",
+    )  # fmt: skip
 
     def validate_socket_path(self, value: str) -> str:
         kept = (self.context.get("kept_connection") or {}).get("socket_path")
@@ -59,9 +66,18 @@ def is_engine_socket(path: str) -> bool:
 
 
 class TlsSerializer(StrictSerializer):
-    ca = serializers.CharField(max_length=64 * KIB, required=False, allow_blank=True, trim_whitespace=False)
-    cert = serializers.CharField(max_length=64 * KIB, required=False, allow_blank=True, trim_whitespace=False)
-    key = serializers.JSONField(required=False, allow_null=True, help_text="PEM text; write-only.")
+    ca = serializers.CharField(
+        max_length=64 * KIB, required=False, allow_blank=True, trim_whitespace=False,
+        help_text="The CA that signed the engine's certificate, in PEM.",
+    )  # fmt: skip
+    cert = serializers.CharField(
+        max_length=64 * KIB, required=False, allow_blank=True, trim_whitespace=False,
+        help_text="The server's certificate as a client of that engine, in PEM.",
+    )  # fmt: skip
+    key = serializers.JSONField(
+        required=False, allow_null=True,
+        help_text="The key of that certificate, in PEM; write-only. Another URL drops the stored one.",
+    )  # fmt: skip
 
     def validate_key(self, value: Any) -> Any:
         masked = isinstance(value, dict) and set(value) <= {"set", "last4"}
@@ -70,11 +86,16 @@ class TlsSerializer(StrictSerializer):
         return value
 
 
-class TcpConnection(KindSerializer):
+class TcpConnection(ConnectionShape):
     KIND = "tcp"
 
-    url = serializers.CharField(max_length=300)
-    tls = TlsSerializer(required=False, allow_null=True)
+    url = serializers.CharField(
+        max_length=300,
+        help_text="The engine's address, tcp://host:port. Without TLS everybody on the way can run anything on that engine.",
+    )
+    tls = TlsSerializer(
+        required=False, allow_null=True, help_text="Certificates in PEM, for an engine that asks for them."
+    )
 
     def validate_url(self, value: str) -> str:
         parts = urlsplit(value)
@@ -96,14 +117,23 @@ class ConnectionField(ByKind):
     shapes = {"socket": SocketConnection, "tcp": TcpConnection}
 
 
-class EngineReach(KindSerializer):
+class ReachShape(KindSerializer):
+    kind = serializers.CharField(
+        help_text="How the server talks to what runs in a sandbox. engine: through the engine itself, with no network at all."
+    )
+
+
+class EngineReach(ReachShape):
     KIND = "engine"
 
 
-class HostPortReach(KindSerializer):
+class HostPortReach(ReachShape):
     KIND = "host_port"
 
-    bind_host = serializers.IPAddressField(default="127.0.0.1")
+    bind_host = serializers.IPAddressField(
+        default="127.0.0.1",
+        help_text="The address that ports would be published on. Any other than a loopback one opens them to a network.",
+    )
 
 
 class ReachField(ByKind):
@@ -113,12 +143,18 @@ class ReachField(ByKind):
 # -- providers
 
 
-class ContainerConfig(KindSerializer):
+class ConfigShape(KindSerializer):
+    kind = serializers.CharField(help_text="The kind of engine that workspaces run on.")
+
+
+class ContainerConfig(ConfigShape):
     KIND = "container"
 
-    runtime = serializers.CharField(default="docker", max_length=32)
-    connection = by_kind("EngineConnection", ConnectionField)()
-    reachability = by_kind("Reachability", ReachField)(default={"kind": "engine"})
+    runtime = serializers.CharField(default="docker", max_length=32, help_text="The program behind the connection.")
+    connection = by_kind("EngineConnection", ConnectionField)(help_text="Where the engine listens.")
+    reachability = by_kind("Reachability", ReachField)(
+        default={"kind": "engine"}, help_text="How the server talks to what runs in a sandbox."
+    )
 
     def validate_runtime(self, value: str) -> str:
         if value != "docker":
@@ -126,10 +162,13 @@ class ContainerConfig(KindSerializer):
         return value
 
 
-class LocalConfig(KindSerializer):
+class LocalConfig(ConfigShape):
     KIND = "local"
 
-    root_path = serializers.CharField(max_length=4096, help_text="Where the directories of workspaces are made.")
+    root_path = serializers.CharField(
+        max_length=4096,
+        help_text="Where the directories of workspaces are made, on the server's host. Nothing is isolated there.",
+    )
 
     def validate_kind(self, value: str) -> str:
         if not settings.PRIMER_ALLOW_LOCAL:
@@ -153,22 +192,56 @@ class ProviderConfigField(ByKind):
 
 
 class NetworkSerializer(StrictSerializer):
-    egress = serializers.ChoiceField(["deny_all", "allow_all"], default="deny_all")
-    mode = serializers.ChoiceField(["none", "internal"], default="none")
+    egress = serializers.ChoiceField(
+        ["deny_all", "allow_all"], default="deny_all",
+        help_text="deny_all: nothing but loopback. allow_all: the internet, and what the engine's host can reach.",
+    )  # fmt: skip
+    mode = serializers.ChoiceField(
+        ["none", "internal"], default="none",
+        help_text="Read only with deny_all. none: no network at all. internal: a network without a way out, that still reaches "
+        "what the engine's host serves on 0.0.0.0 and may leak through DNS; neighbours may answer, and no port is published.",
+    )  # fmt: skip
 
 
-class ContainerBackend(KindSerializer):
+class BackendShape(KindSerializer):
+    kind = serializers.CharField(help_text="The kind of the provider.")
+
+
+class ContainerBackend(BackendShape):
     KIND = "container"
 
-    image = serializers.CharField(max_length=255)
-    cpu_cores = serializers.FloatField(default=1.0, min_value=0.05, max_value=256)
-    memory_bytes = serializers.IntegerField(default=512 * MIB, min_value=64 * MIB, max_value=4 * TIB)
-    pids_limit = serializers.IntegerField(default=256, min_value=16, max_value=32768)
-    disk_bytes = serializers.IntegerField(default=1024 * MIB, min_value=1 * MIB, max_value=64 * TIB)
-    disk_medium = serializers.ChoiceField(["volume", "memory"], default="volume")
-    network = NetworkSerializer(default={"egress": "deny_all", "mode": "none"})
-    engine_runtime = serializers.CharField(default="", allow_blank=True, allow_null=True, max_length=64)
-    workdir = serializers.CharField(default="/workspace", max_length=255)
+    image = serializers.CharField(
+        max_length=255,
+        help_text="What the sandbox is made from: an image with a full python3 of 3.9 or later, present on the engine.",
+    )
+    cpu_cores = serializers.FloatField(
+        default=1.0, min_value=0.05, max_value=256, help_text="Cores, also parts of one."
+    )
+    memory_bytes = serializers.IntegerField(
+        default=512 * MIB, min_value=64 * MIB, max_value=4 * TIB,
+        help_text="Memory in bytes; a program that passes it is ended (oom).",
+    )  # fmt: skip
+    pids_limit = serializers.IntegerField(
+        default=256, min_value=16, max_value=32768, help_text="Processes and threads at once."
+    )
+    disk_bytes = serializers.IntegerField(
+        default=1024 * MIB, min_value=1 * MIB, max_value=64 * TIB,
+        help_text="Space for files in bytes. On a volume it is soft: a cap for each file, and a watcher.",
+    )  # fmt: skip
+    disk_medium = serializers.ChoiceField(
+        ["volume", "memory"], default="volume",
+        help_text="volume: on disk, files stay over a stop. memory: counted as memory, a hard limit, emptied on stop.",
+    )  # fmt: skip
+    network = NetworkSerializer(
+        default={"egress": "deny_all", "mode": "none"}, help_text="What can be reached from inside."
+    )
+    engine_runtime = serializers.CharField(
+        default="", allow_blank=True, allow_null=True, max_length=64,
+        help_text="A runtime of the engine, such as runsc; its default without it.",
+    )  # fmt: skip
+    workdir = serializers.CharField(
+        default="/workspace", max_length=255, help_text="Where the files are, and where programs start."
+    )
 
     def validate_image(self, value: str) -> str:
         if not valid_image(value):
@@ -187,7 +260,7 @@ class ContainerBackend(KindSerializer):
         return value
 
 
-class LocalBackend(KindSerializer):
+class LocalBackend(BackendShape):
     KIND = "local"
 
 

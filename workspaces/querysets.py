@@ -25,6 +25,10 @@ class WorkspaceQuerySet(LiveQuerySet):
         return rows if user.is_admin else rows.filter(owner=user)
 
 
+# Of the workspace of a run, which is joined to every row of a list: what is long, and not shown with the run.
+_LONG = ("spec", "env", "secrets", "boot_lines", "phases", "ref", "applied", "confinement", "channel")
+
+
 class ExecQuerySet(LiveQuerySet):
     def live(self) -> Self:
         return self
@@ -33,7 +37,8 @@ class ExecQuerySet(LiveQuerySet):
         """Runs in workspaces of the user, deleted ones included: their output outlives the sandbox."""
         if not user.is_active:
             return self.none()
-        return self if user.is_admin else self.filter(workspace__owner=user)
+        rows = self.defer(*(f"workspace__{name}" for name in _LONG))
+        return rows if user.is_admin else rows.filter(workspace__owner=user)
 
 
 def foreign(user: User, obj: Workspace | Exec | Any) -> bool:

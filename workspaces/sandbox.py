@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from primer_site.errors import PrimerError, Timeout
 from workspaces.execution import MIB, ExecOutcome, ExecRequest, Survivor
@@ -52,11 +52,16 @@ class ExecInfo:
     survivors: tuple[Survivor, ...]
 
 
+# Python knows a compiled module by the second and the size of its source: after an edit of the same size within a second
+# it would run the old one.
+BASE_ENV: Final = {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 class Sandbox(FileCalls):
     """Safe for any number of concurrent calls of one event loop.
 
     `open_channel` gives a fresh byte stream to the runtime each time; `secret` is this sandbox's token, which is never
-    sent. `disk_bytes` is the soft limit that the runtime watches (0: none), `env` goes below each exec's own.
+    sent. `disk_bytes` is the soft limit that the runtime watches (0: none), `env` goes below each exec's own, BASE_ENV below both.
     """
 
     def __init__(
@@ -69,7 +74,7 @@ class Sandbox(FileCalls):
         lost_after_s: float = LOST_AFTER_S,
     ) -> None:
         self._open_channel, self._secret = open_channel, secret
-        self._disk_bytes, self._env = disk_bytes, dict(env or {})
+        self._disk_bytes, self._env = disk_bytes, {**BASE_ENV, **(env or {})}
         self._lost_after_s = lost_after_s
         self._link: Link | None = None
         self._lock = asyncio.Lock()
@@ -174,7 +179,8 @@ class Sandbox(FileCalls):
         Raises StartFailure (which part and why), Invalid, SandboxBusy, and ChannelClosed when no channel can be had.
         """
         if sum(map(len, request.argv)) + sum(len(k) + len(v) for k, v in request.env.items()) > 2 * MIB:
-            raise exec_error("cannot_start", "", {"part": "argv0", "reason": "argument_too_long"})
+            facts = {"part": "argv0", "reason": "argument_too_long"}
+            raise exec_error("cannot_start", "", facts, program=request.argv[0])
         handle = self._follow(request.id, request, (0, 0))
         await handle.wait_started()
         return handle

@@ -13,6 +13,7 @@ from primer_site.errors import (
     PrimerError,
     Timeout,
     TooLarge,
+    printable,
 )
 from workspaces.providers.base import ChannelClosed, ProviderError
 
@@ -178,18 +179,30 @@ def file_error(code: str, message: str) -> PrimerError:
     return ProviderError("The sandbox could not do this: an input/output error.")
 
 
-def exec_error(code: str, message: str, facts: dict[str, Any]) -> PrimerError:
-    """The typed error of an exec that did not start."""
+CWD_HINT = "Make it first, or leave cwd out: then it is the workspace itself."
+_START_HINTS = {
+    "not_found": "Check the name. The program and each of its arguments are items of argv; a shell line goes into command.",
+    "not_executable": "Make it executable (chmod +x), or name its interpreter first: python3 FILE.",
+    "permission": "Make it executable (chmod +x), or name its interpreter first: python3 FILE.",
+    "is_a_directory": "Name a program in it.",
+    "not_a_program": "Begin it with a line such as #!/bin/sh, or name its interpreter first: python3 FILE.",
+    "no_interpreter": "The program that its first line names is not in this image.",
+    "argument_too_long": "Write the code to a file, or pass it on stdin.",
+    "no_process": "End other programs of this workspace, or use a template with a larger pids_limit.",
+    "no_memory": "End other programs of this workspace, or use a template with more memory.",
+}
+
+
+def exec_error(code: str, message: str, facts: dict[str, Any], *, program: str = "", cwd: str = "") -> PrimerError:
+    """The typed error of an exec that did not start; `program` and `cwd` are what was asked for, where that is known."""
     if code == "cannot_start":
         part = "cwd" if facts.get("part") == "cwd" else "argv0"
         reason = str(facts.get("reason"))
         reason = reason if reason in _START else "error"
-        subject = "working directory" if part == "cwd" else "program"
+        subject = f"in the working directory {printable(cwd)}" if part == "cwd" else f"the program {printable(program)}"
         why = _START.get(reason, "the kernel refused it")
-        hint = ""
-        if reason == "argument_too_long":
-            hint = "Write the code to a file, or pass it on stdin."
-        return StartFailure(f"Cannot start: {subject}: {why}.", part=part, reason=reason, hint=hint)
+        hint = CWD_HINT if part == "cwd" else _START_HINTS.get(reason, "")
+        return StartFailure(f"Cannot start {subject.strip()}: {why}.", part=part, reason=reason, hint=hint)
     if code == "not_found":
         return ExecUnknown()
     if code == "busy":

@@ -131,9 +131,13 @@ class ExecHandle:
             self._on_outcome(outcome_from(body), (integer(body, "stdout_end"), integer(body, "stderr_end")))
         elif kind == protocol.FAIL:
             body = parse(payload)
-            self._on_failure(exec_error(str(body.get("code")), str(body.get("message")), body))
+            self._on_failure(self._error(str(body.get("code")), str(body.get("message")), body))
         else:
             raise ProtocolError()
+
+    def _error(self, code: str, message: str, facts: dict[str, Any]) -> PrimerError:
+        asked = self._request
+        return exec_error(code, message, facts, program=asked.argv[0] if asked else "", cwd=asked.cwd if asked else "")
 
     def on_lost(self, error: Exception) -> None:
         self._faults += isinstance(error, ProtocolError)
@@ -272,7 +276,7 @@ class ExecHandle:
             }
         payload = protocol.dumps(body)
         if len(payload) > protocol.MAX_PAYLOAD:
-            raise exec_error("cannot_start", "", {"part": "argv0", "reason": "argument_too_long"})
+            raise self._error("cannot_start", "", {"part": "argv0", "reason": "argument_too_long"})
         return payload
 
     # -- stdin

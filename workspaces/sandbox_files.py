@@ -21,7 +21,8 @@ MAX_READ = 64 * 1024 * 1024  # bytes of one `read`: above, `read_stream`
 CALL_S = 30.0  # deadline of one call
 IDLE_S = 30.0  # deadline of each step of a stream
 _WINDOW = 2 * 1024 * 1024  # bytes in flight of one download: what a client that does not read may cost
-_PART = 128 * 1024  # what is handed on at once
+_PART = 512 * 1024  # what is handed on at once: each hand-over costs as much as copying a few hundred KiB
+_PIECES = 1024  # frames that may wait one by one: a million of one byte must not become a million objects
 
 
 @dataclass(slots=True)
@@ -52,18 +53,24 @@ class _Transfer:
         self.opened: dict[str, Any] | None = None
         self.answer: tuple[bool, dict[str, Any]] | None = None
         self.lost: Exception | None = None
-        self.data: deque[bytes] = deque()
+        self.data: deque[memoryview] = deque()
+        self.waiting = 0  # bytes of `data`
         self.received = self.limit = 0  # offsets; set by the opening event, before which nothing may come
         self.peer_limit = protocol.WINDOW
         self._wake = asyncio.Event()
 
     def on_frame(self, kind: int, payload: bytes) -> None:
         if kind == protocol.DATA:
-            _, offset, data = protocol.unpack_data(payload)
+            _, offset, data = protocol.view_data(payload)
             if offset != self.received or not data or offset + len(data) > self.limit:
                 raise ProtocolError(log="file data out of order or beyond its credit")
             self.received += len(data)
+            self.waiting += len(data)
             self.data.append(data)
+            if len(self.data) > _PIECES:
+                self.data = deque([memoryview(b"".join(self.data))])
+            if self.waiting < _PART:
+                return
         elif kind == protocol.CREDIT:
             self.peer_limit = max(self.peer_limit, protocol.unpack_credit(payload)[2])
         elif kind == protocol.EVENT and self.opened is None:
@@ -81,22 +88,27 @@ class _Transfer:
         self._wake.set()
 
     def take(self, most: int) -> bytes:
-        """What has come, about `most` bytes of it: each hand-over further up costs as much as copying them together."""
-        parts, size = [self.data.popleft()], 0
+        """What has come, about `most` bytes of it."""
+        parts: list[memoryview] = []
+        size = 0
         while self.data and size < most:
-            size += len(parts[-1])
             parts.append(self.data.popleft())
-        return b"".join(parts) if len(parts) > 1 else parts[0]
+            size += len(parts[-1])
+        self.waiting -= size
+        return b"".join(parts)
 
     async def step(self) -> None:
         """Waits for the next frame; raises what ended the call, Timeout after thirty quiet seconds."""
         self.check()
         self._wake.clear()
-        try:
-            async with asyncio.timeout(IDLE_S):
-                await self._wake.wait()
-        except TimeoutError as exc:
-            raise Timeout("The sandbox did not answer for 30 seconds.") from exc
+        while not self._wake.is_set():
+            received = self.received
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    await self._wake.wait()
+            except TimeoutError as exc:
+                if self.received == received:  # else it is slow: what has come is not enough to be handed on
+                    raise Timeout("The sandbox did not answer for 30 seconds.") from exc
         self.check()
 
     def check(self) -> None:
@@ -126,13 +138,11 @@ class Incoming:
             raise StopAsyncIteration
         transfer = self.transfer
         try:
-            while not transfer.data:
-                transfer.check()
-                if transfer.answer is not None:
-                    break
+            while transfer.waiting < _PART and transfer.answer is None and transfer.lost is None:
                 await transfer.step()
-            else:
+            if transfer.data:
                 return await self._take()
+            transfer.check()
         except BaseException:
             await self.aclose()
             raise

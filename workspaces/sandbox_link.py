@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Coroutine
 from typing import Any, Protocol, TypeVar
 
-from workspaces.providers.base import Channel
+from workspaces.providers.base import Channel, PouringChannel
 from workspaces.runtime import protocol
 from workspaces.sandbox_errors import ChannelClosed, ProtocolError, SandboxBusy, SandboxRefused
 
@@ -170,18 +170,24 @@ class Link:
     async def _read_all(self) -> None:
         error: Exception = ChannelClosed()
         try:
-            while data := await self._channel.read(_READ):
-                self._heard_at = asyncio.get_running_loop().time()
-                self._heard_bytes += len(data)
-                self._decoder.feed(data)
-                while (frame := self._decoder.next()) is not None:
-                    self._dispatch(*frame)
+            if isinstance(self._channel, PouringChannel):
+                await self._channel.pour(self._take)
+            else:
+                while data := await self._channel.read(_READ):
+                    self._take(data)
         except protocol.ProtocolViolation as exc:
             error = ProtocolError(log=str(exc))
         except Exception as exc:  # a sink that refuses a reply, a transport that breaks: the link is over either way
             error = exc
         self._fail(error)
         await self._channel.close()
+
+    def _take(self, data: bytes | memoryview) -> None:
+        self._heard_at = asyncio.get_running_loop().time()
+        self._heard_bytes += len(data)
+        self._decoder.feed(data)
+        while (frame := self._decoder.next()) is not None:
+            self._dispatch(*frame)
 
     def _dispatch(self, kind: int, stream: int, payload: bytes) -> None:
         sink = self._sinks.get(stream)

@@ -10,15 +10,33 @@ from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from accounts.rest import LabelsField, StrictSerializer
+from accounts.rest import (
+    DESCRIPTION_HELP,
+    ID_HELP,
+    LABELS_HELP,
+    LabelsField,
+    StrictSerializer,
+    checked_beside,
+    refuse_reserved,
+)
 from primer_site import vault
 from primer_site.resource import SLUG_PATTERN
-from workspaces.fields import EnvField, ModeField, PathField, StoredEnvField, by_kind, decode_base64, invalid
+from workspaces.fields import (
+    CommandField,
+    EnvField,
+    ModeField,
+    PathField,
+    StoredEnvField,
+    by_kind,
+    decode_base64,
+    invalid,
+)
 from workspaces.kinds import BackendField, ProviderConfigField
 from workspaces.models import Health, Phase, Require, Workspace, WorkspaceProvider, WorkspaceTemplate
 from workspaces.providers import CHOICES, provider_class
 from workspaces.references import provider_named, refuse_other_kind, template_named
 from workspaces.secret_fields import env_changes, masked_config, masked_env
+from workspaces.stored_shapes import ChannelSerializer, ConfinementSerializer, PhaseEntrySerializer
 
 DAY_S = 24 * 3600
 MAX_LIFE_S = 365 * DAY_S
@@ -29,6 +47,10 @@ TOLD_TO_ALL: dict[str, list[str]] = {
     Health.UNREACHABLE: ["The engine does not answer; an administrator sees why."],
     Health.DEGRADED: ["The engine lacks something; an administrator sees what."],
 }
+ENV_HELP = (
+    "Variables of each program in the sandbox: text, or a secret that no read shows. They reach it through the runtime, never "
+    "through the container's own settings."
+)
 FIXED = "cannot be changed"  # the client tells by these words that the object stands in the way, not the value
 FOR_LIFE = frozenset({"id", "provider_id", "isolates", "owner", "spec"})  # what the server gives a workspace
 READ_BACK = frozenset({"created_at", "updated_at", "status", "isolates"})
@@ -51,10 +73,11 @@ class UtcField(serializers.DateTimeField):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(default_timezone=UTC, **kwargs)
 
-
-def zulu(stored: str) -> str:
-    """A time that is stored as text inside JSON, in the form of all others."""
-    return stored.replace("+00:00", "Z")
+    def to_representation(self, value: Any) -> str:
+        if isinstance(value, datetime) and value.tzinfo is UTC:
+            return value.isoformat().replace("+00:00", "Z")
+        shown: str = super().to_representation(value)
+        return shown
 
 
 class SlugField(serializers.CharField):
@@ -68,15 +91,19 @@ class SlugField(serializers.CharField):
 class ResourceSerializer(StrictSerializer):
     """What providers and templates share. An id is given once; a body that is put carries the same one."""
 
-    id = SlugField(source="slug")
-    description = serializers.CharField(max_length=4096, allow_blank=True, default="", trim_whitespace=False)
-    labels = LabelsField(default=dict)
+    id = SlugField(source="slug", help_text=ID_HELP)
+    description = serializers.CharField(
+        max_length=4096, allow_blank=True, default="", trim_whitespace=False, help_text=DESCRIPTION_HELP
+    )
+    labels = LabelsField(default=dict, help_text=LABELS_HELP)
     created_at = serializers.DateTimeField(read_only=True)
     updated_at = serializers.DateTimeField(read_only=True)
     read_back = READ_BACK
 
     def validate_id(self, value: str) -> str:
-        if self.instance is not None and value != self.instance.slug:
+        if self.instance is None:
+            return refuse_reserved(value)
+        if value != self.instance.slug:
             raise serializers.ValidationError("cannot be changed")
         return value
 
@@ -106,8 +133,10 @@ class EngineStatusSerializer(StrictSerializer):
 
 
 class ProviderSerializer(ResourceSerializer):
-    provider = serializers.CharField(max_length=16, help_text=f"One of {', '.join(CHOICES)}.")
-    config = by_kind("WorkspaceProviderConfig", ProviderConfigField)()
+    provider = serializers.CharField(
+        max_length=16, help_text=f"The kind of engine: {', '.join(CHOICES)}. `config.kind` says the same."
+    )
+    config = by_kind("WorkspaceProviderConfig", ProviderConfigField)(help_text="How the engine is reached.")
     isolates = IsolatesField(source="provider")
     status = EngineStatusSerializer(source="*", read_only=True)
 
@@ -139,6 +168,8 @@ class ProviderSerializer(ResourceSerializer):
 
 
 class TemplateFileSerializer(StrictSerializer):
+    """One file; content or content_base64."""
+
     path = PathField()
     content = serializers.CharField(required=False, allow_blank=True, trim_whitespace=False)
     content_base64 = serializers.CharField(required=False, allow_blank=True)
@@ -168,31 +199,33 @@ class TemplateFileSerializer(StrictSerializer):
             return {"path": instance["path"], "content_base64": instance["content_base64"], "mode": mode}
 
 
-@extend_schema_field({"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]})
-class CommandField(serializers.Field[Any, Any, Any, Any]):
-    """A shell line, or an argument list."""
-
-    def to_internal_value(self, data: Any) -> list[str]:
-        if isinstance(data, str) and data.strip() and len(data) <= 64 * 1024:
-            return ["sh", "-c", data]
-        if isinstance(data, list) and 0 < len(data) <= 1000 and all(isinstance(part, str) for part in data) and data[0]:
-            return data
-        raise serializers.ValidationError("must be a shell line or a list of arguments")
-
-    def to_representation(self, value: list[str]) -> Any:
-        return value[2] if len(value) == 3 and value[:2] == ["sh", "-c"] else value
-
-
 class TemplateSerializer(ResourceSerializer):
-    provider_id = SlugField(source="provider.slug")
+    provider_id = SlugField(source="provider.slug", help_text="The workspace provider that its workspaces run on.")
     isolates = IsolatesField(source="provider.provider")
-    backend = by_kind("WorkspaceBackend", BackendField)()
-    env = StoredEnvField(default=dict)
-    files = TemplateFileSerializer(many=True, default=list)
-    init_commands = serializers.ListField(child=CommandField(), default=list, max_length=COMMANDS)
-    idle_timeout_s = serializers.IntegerField(min_value=10, max_value=MAX_LIFE_S, allow_null=True, default=None)
-    max_age_s = serializers.IntegerField(min_value=60, max_value=MAX_LIFE_S, allow_null=True, default=None)
-    require = serializers.ChoiceField(Require.choices, default=Require.BEST_EFFORT)
+    backend = by_kind("WorkspaceBackend", BackendField)(
+        help_text="The sandbox itself; its kind is that of the provider."
+    )
+    env = StoredEnvField(default=dict, help_text=ENV_HELP)
+    files = TemplateFileSerializer(
+        many=True, default=list,
+        help_text="Files that are there from the start: a list of `path` with `content` or `content_base64`, and `mode`.",
+    )  # fmt: skip
+    init_commands = serializers.ListField(
+        child=CommandField(), default=list, max_length=COMMANDS,
+        help_text="Commands of the first start, in order: shell lines or lists of words. The first that fails fails the workspace.",
+    )  # fmt: skip
+    idle_timeout_s = serializers.IntegerField(
+        min_value=10, max_value=MAX_LIFE_S, allow_null=True, default=None,
+        help_text="Stops a workspace after so many seconds without work; its files stay. Left out: never.",
+    )  # fmt: skip
+    max_age_s = serializers.IntegerField(
+        min_value=60, max_value=MAX_LIFE_S, allow_null=True, default=None,
+        help_text="Deletes a workspace with its files so many seconds after it was made. Left out: never.",
+    )  # fmt: skip
+    require = serializers.ChoiceField(
+        Require.choices, default=Require.BEST_EFFORT,
+        help_text="enforced: refuse a template whose limits are only soft on its engine. best_effort: start, and say so.",
+    )  # fmt: skip
 
     def validate_files(self, value: list[dict[str, Any]]) -> list[dict[str, Any]]:
         if len(value) > FILES or sum(len(item["content_base64"]) for item in value) > FILES_BYTES * 4 // 3:
@@ -224,6 +257,9 @@ class ImageCheckSerializer(StrictSerializer):
     """Whether a template could start now."""
 
     image_present = serializers.BooleanField()
+    image_can_be_pulled = serializers.BooleanField(
+        help_text="Not there, and its name says where the engine can have it."
+    )
     image_digest = serializers.CharField()
     detail = serializers.CharField()
     limits = serializers.DictField(child=serializers.CharField(), help_text="enforced, soft or unavailable.")
@@ -231,59 +267,22 @@ class ImageCheckSerializer(StrictSerializer):
     problems = serializers.ListField(child=serializers.CharField(), help_text="Why no workspace could start now.")
 
 
-class StoredSerializer(StrictSerializer):
-    """An object that is stored as JSON in the form in which it is shown. Lists hold hundreds of them, so they are copied by
-    name rather than field by field."""
-
-    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
-        return {name: instance[name] for name in map(str, self.fields)}
-
-
-class FindingSerializer(StoredSerializer):
-    name = serializers.CharField()
-    expected = serializers.CharField()
-    observed = serializers.CharField()
-    ok = serializers.BooleanField(allow_null=True)
-
-
-class ConfinementSerializer(StoredSerializer):
-    verdict = serializers.ChoiceField(["proven", "degraded", "failed", "unknown"])
-    checked_at = serializers.DateTimeField()
-    checks = FindingSerializer(many=True)
-
-    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
-        return super().to_representation(instance) | {"checked_at": zulu(instance["checked_at"])}
-
-
-class PhaseEntrySerializer(StoredSerializer):
-    phase = serializers.CharField()
-    at = serializers.DateTimeField()
-    reason = serializers.CharField()
-
-    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
-        return super().to_representation(instance) | {"at": zulu(instance["at"])}
-
-
-class ChannelSerializer(StoredSerializer):
-    kind = serializers.CharField()
-    asked = serializers.CharField()
-    reason = serializers.CharField(allow_blank=True)
-
-
 class WorkspaceSerializer(StrictSerializer):
     """A workspace. Writes: `template_id name labels env ttl_s` at creation, `name` and `labels` later."""
 
     id = serializers.CharField(source="slug", read_only=True)
-    name = serializers.CharField(max_length=100, allow_blank=True, default="")
-    template_id = SlugField(source="template.slug")
+    name = serializers.CharField(
+        max_length=100, allow_blank=True, default="", help_text="A name for people; the id is the server's."
+    )
+    template_id = SlugField(source="template.slug", help_text="The template that it is made from.")
     provider_id = serializers.CharField(source="provider.slug", read_only=True)
     isolates = IsolatesField(source="provider.provider")
     owner = serializers.CharField(source="owner.username", read_only=True)
-    labels = LabelsField(default=dict)
-    env = EnvField(default=dict)
+    labels = LabelsField(default=dict, help_text=LABELS_HELP)
+    env = EnvField(default=dict, help_text=f"{ENV_HELP} Added to the template's.")
     ttl_s = serializers.IntegerField(
         min_value=60, max_value=MAX_LIFE_S, allow_null=True, required=False, write_only=True,
-        help_text="Deletes the workspace so many seconds after its creation.",
+        help_text="Deletes the workspace with its files so many seconds after it was made; the template's maximum age may be sooner.",
     )  # fmt: skip
     phase = serializers.ChoiceField(Phase.choices, read_only=True)
     phase_reason = serializers.CharField(read_only=True)
@@ -298,10 +297,14 @@ class WorkspaceSerializer(StrictSerializer):
     container_name = serializers.SerializerMethodField()
     volume_name = serializers.SerializerMethodField()
     channel = ChannelSerializer(read_only=True)
-    last_activity_at = UtcField(read_only=True)
+    last_activity_at = UtcField(
+        read_only=True, help_text="The last use by a program, a call for files or a start; exact to 5 s."
+    )
     expires_at = UtcField(read_only=True, allow_null=True)
     created_at = UtcField(read_only=True)
-    updated_at = UtcField(read_only=True)
+    updated_at = UtcField(
+        read_only=True, help_text="Moves with name and labels; what happens to it moves phases and last_activity_at."
+    )
 
     read_back = READ_BACK | {
         "id", "provider_id", "isolates", "owner", "phase", "phase_reason", "phase_detail", "unknown_since", "boot_lines", "phases",
@@ -313,15 +316,16 @@ class WorkspaceSerializer(StrictSerializer):
         fields: dict[str, Any] = super().get_fields()
         if isinstance(self.instance, Workspace):
             fields["template_id"].required = False
-            fields["env"] = StoredEnvField(default=dict)  # null would remove a name, and is told that it cannot
+            fields["env"] = StoredEnvField(
+                default=dict, help_text=ENV_HELP
+            )  # null would remove a name, and is told that it cannot
         return fields
 
     def to_internal_value(self, data: Any) -> Any:
         # State comes from the server alone: naming it in a new workspace is a mistake worth a word.
         named = [key for key in data if key in self.read_back] if isinstance(data, dict) else []
-        if self.instance is None and named:
-            raise serializers.ValidationError({key: ["is set by the server"] for key in named})
-        return super().to_internal_value(data)
+        wrong = {key: ["is set by the server"] for key in named if self.instance is None}
+        return checked_beside(wrong, lambda: super(WorkspaceSerializer, self).to_internal_value(data))
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if self.instance is not None:

@@ -12,7 +12,7 @@ from django import template
 from django.http import QueryDict
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
-from django.utils.html import format_html
+from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from heroicons.templatetags.heroicons import heroicon_mini, heroicon_outline
 
@@ -95,6 +95,15 @@ def hostile(value: object) -> SafeString:
 def block(value: object) -> SafeString:
     """The same for a <pre>: endless lines are cut."""
     return plain(cut_lines(str(value)))
+
+
+@register.filter
+def ticked(text: str) -> SafeString:
+    """A sentence of the API's document: what stands between backticks there is code here."""
+    parts = enumerate(str(text).split("`"))
+    return format_html_join(
+        "", "{}", ((format_html("<code>{}</code>", part) if at % 2 else part,) for at, part in parts)
+    )
 
 
 @register.filter

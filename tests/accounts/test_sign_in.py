@@ -128,6 +128,48 @@ def test_a_token_buys_no_token_larger_than_itself() -> None:
     assert send("post", "/v1/tokens", {"name": "x", "scope": "admin"}, headers).status_code == 403
 
 
+@pytest.mark.parametrize("asked", [None, 3700, 30 * 24 * 3600])
+def test_a_token_of_a_program_buys_none_that_outlives_it(asked: int | None) -> None:
+    """Who finds it would otherwise have what they found for ever."""
+    headers = bearer(person("alice"))
+    answer = send("post", "/v1/tokens", {"name": "x", "expires_in_s": asked}, headers)
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "expires_in_s")
+    assert "test" in answer.json()["errors"][0]["message"]
+    assert "password" in answer.json()["hint"]
+    assert not Token.objects.filter(name="x").exists()
+
+
+def test_a_token_of_a_program_buys_shorter_ones_and_one_that_ends_with_it() -> None:
+    headers = bearer(person("alice"))
+    assert send("post", "/v1/tokens", {"name": "short", "expires_in_s": 600}, headers).status_code == 201
+    assert send("post", "/v1/tokens", {"name": "same"}, headers).status_code == 201
+    own, same = Token.objects.get(name="test"), Token.objects.get(name="same")
+    assert own.expiry - timedelta(seconds=5) < same.expiry <= own.expiry
+    assert not same.signed_in
+    # Nor does it come longer by the way of the one that it made.
+    value = send("post", "/v1/tokens", {"name": "next"}, headers).json()["token"]
+    answer = send("post", "/v1/tokens", {"name": "x", "expires_in_s": None}, {"Authorization": f"Bearer {value}"})
+    assert answer.status_code == 422
+
+
+def test_a_token_without_end_and_one_that_a_password_bought_make_what_is_asked_for() -> None:
+    alice = person("alice")
+    _, endless = services.token_create(user=alice, name="endless", scope=Scope.WRITE, expires_in_s=None)
+    signed_in = send("post", "/v1/auth/login", {"username": "alice", "password": PASSWORD}).json()["token"]
+    for value in (endless, signed_in):
+        headers = {"Authorization": f"Bearer {value}"}
+        made = send("post", "/v1/tokens", {"name": "x", "expires_in_s": 90 * 24 * 3600}, headers)
+        assert made.status_code == 201, made.content
+        assert send("post", "/v1/tokens", {"name": "y"}, headers).json()["expires_at"] is None
+
+
+def test_the_console_makes_tokens_without_end() -> None:
+    client = Client()
+    client.force_login(person("alice"))
+    made = client.post("/v1/tokens", {"name": "x"}, content_type="application/json")
+    assert (made.status_code, made.json()["expires_at"]) == (201, None)
+
+
 def test_a_member_gets_no_admin_token() -> None:
     headers = bearer(person("alice"), Scope.ADMIN)
     answer = send("post", "/v1/tokens", {"name": "x", "scope": "admin"}, headers)
@@ -136,7 +178,7 @@ def test_a_member_gets_no_admin_token() -> None:
 
 def test_a_new_token_is_shown_once_and_works() -> None:
     headers = bearer(person("alice"))
-    made = send("post", "/v1/tokens", {"name": "ci", "scope": "read", "expires_in_s": 3600}, headers)
+    made = send("post", "/v1/tokens", {"name": "ci", "scope": "read", "expires_in_s": 600}, headers)
     assert made.status_code == 201
     assert send("get", "/v1/me", headers={"Authorization": f"Bearer {made.json()['token']}"}).status_code == 200
     listed = send("get", "/v1/tokens", headers=headers).json()["items"]

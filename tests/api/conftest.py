@@ -15,9 +15,12 @@ from sessions_app.models import EndedReason
 from sessions_app.services import locked, session_end
 from tests.api.live import LiveWorld
 from tests.api.table import AGENT, LOCAL, TEMPLATE
-from tests.factories import Api, api, make_user, make_workspace
+from tests.factories import Api, api, make_provider, make_template, make_user, make_workspace
 from tests.sessions.cast import make_llm_provider, make_session
+from tests.workspaces.conftest import Process, process, root_path, until
 from workspaces.models import Exec, Workspace, WorkspaceTemplate
+
+__all__ = ["process", "root_path"]
 
 PASSWORD = "correct horse battery"
 
@@ -97,3 +100,18 @@ def bob(world: World) -> Api:
 @pytest.fixture
 def alice(world: World) -> Api:
     return world.client("alice")
+
+
+@pytest.fixture
+def inhabited(world: World, process: Process, root_path: str) -> World:
+    """The world, its workspace now running on the fake engine: the file `a` is in it, and a program that does not end."""
+    Workspace.objects.update(phase="stopped", desired="stopped")  # what nobody asks for here is not brought up
+    template = make_template("inhabited", provider=make_provider("engine", config={"root_path": root_path}))
+    workspace, client = make_workspace(world.alice, template), world.client("alice")
+    world.workspace, world.ids["workspaces"] = workspace, workspace.slug
+    until(client, workspace.slug, "running")
+    path = f"workspaces/{workspace.slug}"
+    assert client.put(f"{path}/files", {"content": "old"}, path="a").status_code == 204
+    body = {"argv": ["sleep", "600"], "background": True}
+    world.ids["exec"] = client.post(f"{path}/exec", body).json()["id"]
+    return world

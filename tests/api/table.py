@@ -34,7 +34,6 @@ class Route:
 
 
 MEASURES = "it measures and changes nothing that anybody wrote"
-INSIDE = "what happens inside a workspace is in its own rows and files; an admin's entry is audited as an opening"
 NOT_RUNNING = (409,)
 
 
@@ -113,20 +112,16 @@ ROUTES: dict[str, Route] = {
     "PATCH /v1/workspaces/{id}": Route("private", {"name": "changed"}),
     "DELETE /v1/workspaces/{id}": Route("private"),
     "GET /v1/workspaces/{id}/exec": Route("private"),
-    "POST /v1/workspaces/{id}/exec": Route("private", {"argv": ["true"]}, audited=False, why=INSIDE, also=NOT_RUNNING),
+    "POST /v1/workspaces/{id}/exec": Route("private", {"argv": ["true"]}, also=NOT_RUNNING),
     "GET /v1/workspaces/{id}/exec/{exec_id}": Route("private"),
-    "DELETE /v1/workspaces/{id}/exec/{exec_id}": Route("private", audited=False, why=INSIDE),
+    "DELETE /v1/workspaces/{id}/exec/{exec_id}": Route("private"),
     "GET /v1/workspaces/{id}/exec/{exec_id}/output": Route("private"),
     "GET /v1/workspaces/{id}/files": Route("private", also=NOT_RUNNING),
-    "PUT /v1/workspaces/{id}/files": Route(
-        "private", {"content": "x"}, "path=a", audited=False, why=INSIDE, also=NOT_RUNNING
-    ),
-    "DELETE /v1/workspaces/{id}/files": Route("private", None, "path=a", audited=False, why=INSIDE, also=NOT_RUNNING),
-    "POST /v1/workspaces/{id}/files/dir": Route("private", {"path": "d"}, audited=False, why=INSIDE, also=NOT_RUNNING),
+    "PUT /v1/workspaces/{id}/files": Route("private", {"content": "x"}, "path=a", also=NOT_RUNNING),
+    "DELETE /v1/workspaces/{id}/files": Route("private", None, "path=a", also=NOT_RUNNING),
+    "POST /v1/workspaces/{id}/files/dir": Route("private", {"path": "d"}, also=NOT_RUNNING),
     "GET /v1/workspaces/{id}/files/download": Route("private", query="path=a", also=NOT_RUNNING),
-    "POST /v1/workspaces/{id}/files/move": Route(
-        "private", {"source": "a", "target": "b"}, audited=False, why=INSIDE, also=NOT_RUNNING
-    ),
+    "POST /v1/workspaces/{id}/files/move": Route("private", {"source": "a", "target": "b"}, also=NOT_RUNNING),
     "GET /v1/workspaces/{id}/files/read": Route("private", query="path=a", also=NOT_RUNNING),
     "POST /v1/workspaces/{id}/start": Route("private", {}),
     "POST /v1/workspaces/{id}/stop": Route("private", {}),

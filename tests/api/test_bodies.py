@@ -56,11 +56,10 @@ def replaced(body: Any, path: tuple[Any, ...], value: Any) -> Any:
 
 def send(people: dict[str, Api], world: World, name: str, raw: bytes, kind: str = "application/json") -> Any:
     person = people[who(name)]
-    query = {"dry_run": "true"} if takes(name, "dry_run") else None
-    return person.client.generic(
-        name.split(" ", 1)[0], f"/v1/{path_of(name, world.ids)}", raw, content_type=kind, headers=person.headers,
-        query_params=query,
-    )  # fmt: skip
+    path = f"/v1/{path_of(name, world.ids)}"
+    if takes(name, "dry_run"):
+        path += f"{'&' if '?' in path else '?'}dry_run=true"
+    return person.client.generic(name.split(" ", 1)[0], path, raw, content_type=kind, headers=person.headers)
 
 
 def refused(answer: Any, about: Any, field: str = "") -> None:
@@ -108,6 +107,32 @@ def test_an_unknown_field_is_named_at_any_depth(name: str, world: World, people:
         answer = send(people, world, name, json.dumps(replaced(body, (*path, "no_such_field"), 1)).encode())
         assert answer.status_code == 422, (path, answer.content)
         assert any("no_such_field" in error["field"] for error in answer.json()["errors"]), answer.content
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "fields"),
+    [
+        ("agents", {"id": "Not A Slug", "modle": {}, "model": {"provider_id": 5, "nam": "x"}}, {"id", "modle", "model.nam"}),
+        ("workspaces", {"phase": "running", "tmplate": "x", "labels": []}, {"phase", "tmplate", "labels", "template_id"}),
+        ("tokens", {"scope": "all", "expires": 5}, {"name", "scope", "expires"}),
+        (
+            "sessions", {"agent": "x", "limits": {"max_turns": "x", "turns": 1}},
+            {"agent", "agent_id", "initial_instructions", "limits.max_turns", "limits.turns"},
+        ),
+    ],
+)  # fmt: skip
+def test_all_that_is_wrong_is_named_at_once(
+    path: str, body: dict[str, Any], fields: set[str], world: World, alice: Api
+) -> None:
+    answer = alice.post(path, body)
+    assert answer.status_code == 422
+    assert fields <= {error["field"] for error in answer.json()["errors"]}, answer.content
+
+
+def test_endless_unknown_fields_make_no_endless_answer(world: World, alice: Api) -> None:
+    answer = alice.post("tokens", {f"field-{number}": 1 for number in range(20_000)})
+    assert answer.status_code == 422
+    assert len(answer.content) < 10_000
 
 
 def at(body: Any, path: tuple[Any, ...]) -> Any:

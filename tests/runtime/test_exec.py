@@ -126,7 +126,17 @@ async def test_the_environment_is_the_plain_one_below_the_sandboxs_below_the_exe
     await sandbox.close()
     values = dict(line.split("=", 1) for line in out.decode().splitlines())
     assert (values["A"], values["B"]) == ("sandbox", "exec")
-    assert set(values) <= {"A", "B", "PATH", "HOME", "LANG", "LC_ALL", "TZ", "HOSTNAME"}
+    assert set(values) <= {"A", "B", "PATH", "HOME", "LANG", "LC_ALL", "TZ", "HOSTNAME", "PYTHONDONTWRITEBYTECODE"}
+
+
+async def test_an_edit_of_the_same_size_within_a_second_is_what_python_runs(run: Run, runtime: Runtime) -> None:
+    module = runtime.workdir / "answer.py"
+    for text in ("print(41)", "print(42)"):
+        module.write_text(text)
+        os.utime(module, (1_700_000_000, 1_700_000_000))
+        assert (await run("python3", "-c", "import answer"))[1] == f"{text[6:8]}\n".encode()
+    _, out, _ = await run("sh", "-c", "echo $PYTHONDONTWRITEBYTECODE", env={"PYTHONDONTWRITEBYTECODE": ""})
+    assert out == b"\n"  # whoever wants the files says so
 
 
 async def test_bytes_that_are_not_utf8_pass_through_argv_and_output(run: Run) -> None:

@@ -195,6 +195,7 @@ def test_without_the_server_part_it_says_how_to_install_it():
     "command",
     [
         ["up"],
+        ["worker"],
         ["doctor"],
         ["demo"],
         ["image", "build"],
@@ -211,3 +212,34 @@ def test_every_command_shows_two_examples(home, command):
     examples = re.findall(rf"^  (?:\w+=\S+ )?primer {' '.join(command)}\b.*", done.stdout, re.MULTILINE)
     assert done.returncode == 0
     assert len(examples) >= 2
+
+
+def test_an_installation_that_was_broken_off_is_named_with_what_finishes_it(home):
+    code = (
+        f"import sys; sys.prefix = {str(home.directory)!r}; sys.argv = ['primer', 'doctor']; "
+        "from primer_site.command import main; main()"
+    )
+    (home.directory / ".unfinished").touch()
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"error: the installation in {home.directory} was broken off, so parts of it may be missing\n"
+        "hint: make venv finishes it\n"
+    )
+
+
+# worker
+
+
+def test_a_worker_refuses_sqlite_with_the_reason_and_makes_nothing(home):
+    done = home.primer("worker")
+    error, hint = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (1, "")
+    assert error.startswith("error: A worker needs a Postgres database")
+    assert "SQLite" in error
+    assert hint.startswith("hint: primer up ")
+    assert not home.data.exists()
+
+
+def test_the_help_lists_the_worker(home):
+    assert re.search(r"^  worker +Runs sessions", home.primer("--help").stdout, re.MULTILINE)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from primer_site import up
 from primer_site.lock import Holder, ServerLock, ServerRuns, holder
 
 HOLD = """
@@ -61,3 +63,25 @@ def test_nobody_holds_the_lock_of_a_directory_that_is_not_there(tmp_path):
 def test_a_half_written_lock_file_is_no_error(tmp_path, other):
     (tmp_path / "server.lock").write_text('{"pid": 1')
     assert holder(tmp_path) == Holder(0)
+
+
+def test_up_waits_for_one_that_is_just_ending_and_takes_its_place(tmp_path):
+    ending = ServerLock(tmp_path)
+    timer = threading.Timer(0.3, ending.release)
+    timer.start()
+    taken = up._lock(tmp_path)
+    timer.join()
+    assert isinstance(taken, ServerLock)
+    taken.release()
+
+
+def test_up_gives_up_on_one_that_neither_serves_nor_ends(tmp_path, monkeypatch):
+    monkeypatch.setattr(up, "PATIENCE_S", 0.2)
+    held = ServerLock(tmp_path)
+    with pytest.raises(ServerRuns, match=rf"process {os.getpid()}\."):
+        up._lock(tmp_path)
+    held.release()
+
+
+def test_up_names_the_one_that_serves(tmp_path, other):
+    assert up._lock(tmp_path) == Holder(other.pid, "http://127.0.0.1:9")

@@ -163,3 +163,13 @@ def test_tokens_and_failures_of_models_are_counted_by_kind(client):
     )
     assert after[tokens] - before.get(tokens, 0) == 5
     assert after[errors] - before.get(errors, 0) == 1
+
+
+def test_a_full_disk_is_counted_by_itself_and_not_as_a_fault_of_the_server(client):
+    before = read(client)
+    metrics.request_seen("PUT", 507, 0.001)
+    metrics.request_seen("PUT", 503, 0.001)
+    after = read(client)
+    for status in ("507", "5xx"):
+        name = ("primer_http_requests_total", "PUT", status)
+        assert after[name] - before.get(name, 0) == 1, status

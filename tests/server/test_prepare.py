@@ -146,7 +146,22 @@ def test_the_context_gets_a_token_that_is_kept_when_it_still_works(home):
     assert yaml.safe_load(home.config.read_text()) == first
     assert first["current-context"] == "local"
     assert first["contexts"]["local"]["server"] == "http://127.0.0.1:8000"
-    assert rows(home, "SELECT count(*) FROM accounts_token WHERE name = 'primer up'") == [(1,)]
+    assert rows(home, "SELECT count(*) FROM accounts_token WHERE name LIKE 'primer up: %'") == [(1,)]
+
+
+def test_a_second_context_file_gets_a_token_of_its_own_and_the_first_keeps_its(home):
+    home.prepare()
+    first = yaml.safe_load(home.config.read_text())
+    other = home.directory / "other.yaml"
+    home.prepare(PRIMECTL_CONFIG=str(other))
+    second = yaml.safe_load(other.read_text())
+    assert second["contexts"]["local"]["token"] != first["contexts"]["local"]["token"]
+    home.prepare()
+    assert yaml.safe_load(home.config.read_text()) == first  # it still opens this install
+    other.unlink()
+    home.prepare(PRIMECTL_CONFIG=str(other))  # a lost file: its token ends with it
+    names = [name for (name,) in rows(home, "SELECT name FROM accounts_token ORDER BY name")]
+    assert names == [f"primer up: {home.directory / 'other.yaml'}", f"primer up: {home.config}"]
 
 
 def test_a_context_of_another_server_is_left_alone_unless_told_so(home):

@@ -335,6 +335,25 @@ def test_a_changed_list_of_dependencies_is_installed_into_the_same_environment(e
     assert environment.calls == ["venv", "pip", "pip"]
 
 
+def test_an_update_that_fails_keeps_the_environment_and_one_that_was_killed_makes_it_anew(environment, monkeypatch):
+    assert environment.main() == 0
+    environment.MARK.write_text(f"of-before\n{environment.VENV}\n")
+    environment.codes = {"pip": 1}
+    assert [environment.main(), environment.main()] == [1, 0]
+    assert environment.calls == ["venv", "pip", "pip", "pip"]
+    environment.MARK.write_text(f"of-before\n{environment.VENV}\n")
+    run = environment.subprocess.run
+
+    def killed(command, **_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(environment.subprocess, "run", killed)
+    assert environment.main() == 130
+    monkeypatch.setattr(environment.subprocess, "run", run)
+    assert environment.main() == 0
+    assert environment.calls == ["venv", "pip", "pip", "pip", "venv", "pip"]
+
+
 def test_make_help_lists_every_target():
     listed = subprocess.run(["make", "-s", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     targets = {line.split()[1] for line in listed.splitlines()}

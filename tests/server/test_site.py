@@ -9,59 +9,14 @@ from django.core import checks
 from django.core.management import call_command
 
 from primer_site import assets
+from tests.recipe import PUBLISHED, filled
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPE = {
-    "docker-provider.yaml": """\
-kind: workspace_provider
-spec:
-  id: docker-local
-  provider: container
-  config:
-    kind: container
-    runtime: docker
-    connection:
-      kind: socket
-      socket_path: /var/run/docker.sock
-    reachability:
-      kind: host_port
-      bind_host: 127.0.0.1
-""",
-    "code-sandbox.yaml": """\
-kind: workspace_template
-spec:
-  id: code-sandbox
-  description: Isolated sandbox for untrusted code.
-  provider_id: docker-local
-  backend:
-    kind: container
-    image: primer/workspace-runtime:1.0
-    cpu_cores: 1
-    memory_bytes: 536870912
-    network:
-      egress: deny_all
-""",
-    "code-runner.yaml": """\
-kind: agent
-spec:
-  id: code-runner
-  description: Runs untrusted code in the sandbox.
-  model:
-    provider_id: scripted
-    model_name: scripted
-  tools: []
-  system_prompt:
-    - >-
-      You run untrusted user code in the sandbox. Write the snippet to
-      snippet.py, run `python snippet.py`, and report its stdout. Never run
-      anything outside the workspace.
-""",
-}
 
 
-@pytest.mark.parametrize("name", RECIPE)
-def test_the_samples_are_the_published_recipe_byte_for_byte(name):
-    assert (ROOT / "samples" / name).read_text() == RECIPE[name]
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_samples_are_the_published_recipe_byte_for_byte_but_for_its_placeholders(name):
+    assert (ROOT / "samples" / name).read_text() == filled(PUBLISHED[name])
 
 
 @pytest.mark.django_db

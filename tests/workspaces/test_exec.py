@@ -64,20 +64,23 @@ def test_a_bad_request_names_its_field(body: Any, field: str, template: Any, own
 
 
 @pytest.mark.parametrize(
-    ("argv", "cwd", "sentence"),
+    ("argv", "cwd", "sentence", "hint"),
     [
-        (["nosuchcmd"], "", "Cannot start: program: there is no such file."),
-        (["true"], "nope", "Cannot start: working directory: there is no such file."),
-        (["/tmp"], "", "Cannot start: program: it is"),
-        (["echo", "x" * 200_000], "", "Cannot start: program: an argument"),
+        (["nosuchcmd"], "", "Cannot start the program nosuchcmd: there is no such file.", "argv"),
+        (["echo hello"], "", "Cannot start the program echo hello: there is no such file.", "command"),
+        (["a\x1b[31m\nb"], "", "Cannot start the program a\\x1b[31m\\nb: there is no such file.", "argv"),
+        (["true"], "nope", "Cannot start in the working directory nope: there is no such file.", "cwd"),
+        (["/tmp"], "", "Cannot start the program /tmp: it is", ""),
+        (["echo", "x" * 200_000], "", "Cannot start the program echo: an argument", "stdin"),
     ],
 )
-def test_a_program_that_cannot_start_is_a_typed_error_and_not_output(
-    argv: list[str], cwd: str, sentence: str, running: str, alice: Api
+def test_a_program_that_cannot_start_is_named_with_what_to_do_and_is_not_output(
+    argv: list[str], cwd: str, sentence: str, hint: str, running: str, alice: Api
 ) -> None:
     answer = alice.post(f"workspaces/{running}/exec", {"argv": argv, "cwd": cwd})
     assert (answer.status_code, answer.json()["code"]) == (422, "cannot_start")
     assert answer.json()["detail"].startswith(sentence)
+    assert hint in answer.json()["hint"]
     kept = alice.get(f"workspaces/{running}/exec").json()["items"][0]
     assert (kept["state"], kept["ended_by"], kept["error"]["code"]) == ("ended", "not_started", "cannot_start")
 

@@ -70,7 +70,8 @@ def digits(running: str, alice: Api) -> str:
         ("bytes=0-3", 206, b"0123"), ("bytes=4-", 206, b"456789"), ("bytes=-2", 206, b"89"), ("bytes=8-99", 206, b"89"),
         ("bytes=0-", 206, b"0123456789"), ("bytes=-99", 206, b"0123456789"),
         ("bytes=0-1,3-4", 200, b"0123456789"), ("lines=1-2", 200, b"0123456789"), ("bytes=-", 200, b"0123456789"),
-        ("bytes=10-", 416, b""), ("bytes=5-4", 416, b""), ("bytes=-0", 416, b""), ("bytes=999999999999999-", 416, b""),
+        ("bytes=10-", 416, b""), ("bytes=5-4", 200, b"0123456789"), ("bytes=99-98", 200, b"0123456789"),
+        ("bytes=-0", 416, b""), ("bytes=999999999999999-", 416, b""),
     ],
 )  # fmt: skip
 def test_ranges(header: str, status: int, expected: bytes, digits: str, alice: Api) -> None:

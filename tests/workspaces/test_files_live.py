@@ -27,13 +27,13 @@ GROWTH = 16 * MIB
 
 
 class Site:
-    """A server with one workspace of the local provider."""
+    """A server with one workspace."""
 
-    def __init__(self, server: LiveServer, root: Path) -> None:
+    def __init__(self, server: LiveServer, config: dict[str, Any], backend: dict[str, Any]) -> None:
         self.server = server
-        config = {"kind": "local", "root_path": str(root)}
-        self.ok("POST", "workspace_providers", json={"id": "here", "provider": "local", "config": config})
-        self.ok("POST", "workspace_templates", json={"id": "t", "provider_id": "here", "backend": {"kind": "local"}})
+        provider = {"id": "here", "provider": config["kind"], "config": config}
+        self.ok("POST", "workspace_providers", json=provider)
+        self.ok("POST", "workspace_templates", json={"id": "t", "provider_id": "here", "backend": backend})
         self.workspace = self.ok("POST", "workspaces", json={"template_id": "t"}).json()["id"]
         self.python("pass")
 
@@ -86,7 +86,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         os.chmod(root, 0o711)  # the sandbox runs as another user
         server.start(PRIMER_ALLOW_LOCAL="1")
         try:
-            yield Site(server, Path(root))
+            yield Site(server, {"kind": "local", "root_path": root}, {"kind": "local"})
         finally:
             server.destroy()
 

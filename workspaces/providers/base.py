@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, runtime_checkable
 
 from primer_site.errors import PrimerError
 
@@ -173,6 +174,7 @@ class ImageCheck:
     limits: dict[str, Enforced] = field(default_factory=dict)
     reasons: dict[str, str] = field(default_factory=dict)  # why a limit is not enforced: a sentence for each
     problems: tuple[str, ...] = ()  # sentences: why no workspace of the template can start now
+    pullable: bool = False  # not there, and its name says where the engine can have it
 
 
 class Channel(Protocol):
@@ -187,6 +189,15 @@ class Channel(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class PouringChannel(Channel, Protocol):
+    """A channel that can hand on what comes without a task that waits for it."""
+
+    async def pour(self, take: Callable[[memoryview], None]) -> None:
+        """Calls `take` with what comes until the end of the stream; the bytes are gone when it returns."""
+        ...
 
 
 class Provider(ABC):
@@ -207,6 +218,10 @@ class Provider(ABC):
     @abstractmethod
     async def check_image(self, spec: SandboxSpec) -> ImageCheck:
         """Whether the spec's image is there and what each limit is worth on this engine (`EngineUnavailable` when it is down)."""
+
+    async def images(self) -> list[str]:
+        """Names of the images that are on the engine; empty for a kind that has none."""
+        return []
 
     async def lacks_image(self, spec: SandboxSpec) -> bool:
         """Whether the spec's image has to be brought to the engine first, and `fetch_image` would try to."""

@@ -5,39 +5,51 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
+from collections.abc import Iterable
 from typing import Final
 
 from workspaces.providers.base import ChannelClosed, EngineForbidden, EngineUnavailable
 from workspaces.providers.endpoint import Endpoint
+from workspaces.providers.wire import Take, Wire
 from workspaces.runtime import protocol
 
 HEAD_LIMIT: Final = 16 * 1024
-BUFFER: Final = 256 * 1024
 STDOUT, STDERR = 1, 2
-CLOSE_TIMEOUT_S: Final = 1.0
 ERROR_TAIL: Final = 2000  # bytes of the exec's stderr kept for the log
 
 
 class StreamChannel:
     """A socket as a channel. What comes out of it is hostile, and its end proves nothing."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader, self._writer = reader, writer
+    def __init__(self, wire: Wire) -> None:
+        self._wire = wire
         self._pushed = b""
         self.error_tail = b""  # last bytes of the other side's stderr where the stream has one, for the log
 
     async def read(self, limit: int) -> bytes:
         """At most `limit` bytes, b"" at the end; `ChannelClosed` when the stream has not the form that it must have."""
-        if self._pushed:
-            data, self._pushed = self._pushed[:limit], self._pushed[limit:]
-            return data
-        try:
-            return await self._take(limit)
-        except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
-            return b""
+        while not self._pushed:
+            data = await self._wire.read()
+            if not data:
+                return b""
+            self._pushed = b"".join(self._payloads(memoryview(data)))
+        data, self._pushed = self._pushed[:limit], self._pushed[limit:]
+        return data
 
-    async def _take(self, limit: int) -> bytes:
-        return await self._reader.read(limit)
+    async def pour(self, take: Take) -> None:
+        """Calls `take` with all that comes, as it comes, until the end; see `Wire.pour`."""
+
+        def unpack(data: memoryview) -> None:
+            for part in self._payloads(data):
+                take(part)
+
+        if self._pushed:
+            data, self._pushed = self._pushed, b""
+            take(memoryview(data))
+        await self._wire.pour(unpack)
+
+    def _payloads(self, data: memoryview) -> Iterable[memoryview]:
+        return (data,)
 
     def push_back(self, data: bytes) -> None:
         """Makes `data` the next bytes that `read` returns."""
@@ -46,22 +58,13 @@ class StreamChannel:
     @property
     def ended(self) -> bool:
         """Whether the other side is known to have gone."""
-        return self._reader.at_eof() or self._reader.exception() is not None or self._writer.is_closing()
+        return self._wire.ended
 
     async def write(self, data: bytes) -> None:
-        try:
-            self._writer.write(data)
-            await self._writer.drain()
-        except (ConnectionError, ssl.SSLError) as exc:
-            raise ChannelClosed() from exc
+        await self._wire.write(data)
 
     async def close(self) -> None:
-        self._writer.close()
-        try:
-            # TLS says goodbye and waits for an answer, which a dead engine does not give.
-            await asyncio.wait_for(self._writer.wait_closed(), CLOSE_TIMEOUT_S)
-        except (OSError, ssl.SSLError):  # TimeoutError is an OSError
-            self._writer.transport.abort()
+        await self._wire.close()
 
 
 class EngineChannel(StreamChannel):
@@ -75,16 +78,12 @@ class EngineChannel(StreamChannel):
     _left = 0  # bytes of the current frame that were not read yet
     _head = b""  # what has come of the header of the next one
 
-    async def _take(self, limit: int) -> bytes:
-        # Frames are of 32 KiB at most: as many as have come are taken apart in one go, one wait for each would be felt.
-        while data := await self._reader.read(limit):
-            if payload := self._unframed(memoryview(data)):
-                return payload
-        return b""
+    def __init__(self, wire: Wire, come: bytes = b"") -> None:
+        super().__init__(wire)
+        self._pushed = b"".join(self._payloads(memoryview(come)))
 
-    def _unframed(self, data: memoryview) -> bytes:
+    def _payloads(self, data: memoryview) -> Iterable[memoryview]:
         """What is stdout of it. `ChannelClosed` for what is not in frames."""
-        parts = []
         while data:
             if self._left == 0:
                 missing = 8 - len(self._head)
@@ -97,10 +96,9 @@ class EngineChannel(StreamChannel):
             part, data = data[: self._left], data[self._left :]
             self._left -= len(part)
             if self._kind == STDOUT:
-                parts.append(part)
+                yield part
             else:
                 self.error_tail = (self.error_tail + part)[-ERROR_TAIL:]
-        return b"".join(parts)
 
     def _begin(self, header: bytes) -> None:
         self._kind, self._left = header[0], int.from_bytes(header[4:], "big")
@@ -131,43 +129,45 @@ async def open_exec(
     """Starts a created exec and takes over its connection (`Upgrade: tcp`); errors are `ChannelClosed` or `EngineUnavailable`."""
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await _connect(endpoint, context)
+            wire = await _connect(endpoint, context)
             try:
-                await _upgrade(reader, writer, f"/v{api_version}/exec/{exec_id}/start")
+                return EngineChannel(wire, await _upgrade(wire, f"/v{api_version}/exec/{exec_id}/start"))
             except BaseException:
-                writer.close()
+                wire.transport.abort()
                 raise
     except TimeoutError as exc:
         late = "The container engine did not open a stream in time."
         raise EngineUnavailable(late, log=endpoint.label) from exc
     except PermissionError as exc:
         raise EngineForbidden(log=str(exc)) from exc
-    except (OSError, ssl.SSLError, asyncio.IncompleteReadError) as exc:
+    except (OSError, ssl.SSLError) as exc:
         raise EngineUnavailable(log=str(exc)) from exc
-    return EngineChannel(reader, writer)
 
 
-async def _connect(
-    endpoint: Endpoint, context: ssl.SSLContext | None
-) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def _connect(endpoint: Endpoint, context: ssl.SSLContext | None) -> Wire:
+    loop = asyncio.get_running_loop()
     if endpoint.socket_path:
-        return await asyncio.open_unix_connection(endpoint.socket_path, limit=BUFFER)
-    return await asyncio.open_connection(endpoint.host, endpoint.port, ssl=context, limit=BUFFER)
+        return (await loop.create_unix_connection(Wire, endpoint.socket_path))[1]
+    return (await loop.create_connection(Wire, endpoint.host, endpoint.port, ssl=context))[1]
 
 
-async def _upgrade(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, path: str) -> None:
+async def _upgrade(wire: Wire, path: str) -> bytes:
+    """Turns the connection into the stream of the exec; returns what has come of that already."""
     body = json.dumps({"Detach": False, "Tty": False}).encode()
-    head = (
+    request = (
         f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nConnection: Upgrade\r\n"
         f"Upgrade: tcp\r\nContent-Length: {len(body)}\r\n\r\n"
     )
-    writer.write(head.encode() + body)
-    await writer.drain()
-    try:
-        answer = await reader.readuntil(b"\r\n\r\n")
-    except asyncio.LimitOverrunError as exc:
-        raise ChannelClosed("The engine's answer is not HTTP.") from exc
-    status = answer.split(b"\r\n", 1)[0].split(b" ")
+    await wire.write(request.encode() + body)
+    answer = b""
+    while b"\r\n\r\n" not in answer[:HEAD_LIMIT] and len(answer) < HEAD_LIMIT:
+        data = await wire.read()
+        if not data:
+            raise EngineUnavailable(log=f"the end after {answer[:500]!r}")
+        answer += data
+    head, end, rest = answer.partition(b"\r\n\r\n")
+    status = head.split(b"\r\n", 1)[0].split(b" ")
     # 200 is what engines answer that keep the old form of the same takeover.
-    if len(answer) > HEAD_LIMIT or not answer.startswith(b"HTTP/1.") or status[1:2] not in ([b"101"], [b"200"]):
-        raise ChannelClosed("The engine did not open a stream to the sandbox.", log=repr(answer[:500]))
+    if not end or not head.startswith(b"HTTP/1.") or status[1:2] not in ([b"101"], [b"200"]):
+        raise ChannelClosed("The engine did not open a stream to the sandbox.", log=repr(head[:500]))
+    return rest

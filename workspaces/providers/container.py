@@ -71,6 +71,9 @@ class ContainerProvider(Provider):
     async def check_image(self, spec: SandboxSpec) -> ImageCheck:
         return await engine_check.check_image(self.engine, self._images, spec)
 
+    async def images(self) -> list[str]:
+        return await self._images.names()
+
     async def lacks_image(self, spec: SandboxSpec) -> bool:
         return await self._images.can_be_pulled(spec.image)
 

@@ -19,7 +19,8 @@ from typing import Final
 
 from workspaces.providers import processes
 from workspaces.providers.base import ChannelClosed, SandboxSpec, StartFailed
-from workspaces.providers.channel import BUFFER, StreamChannel
+from workspaces.providers.channel import StreamChannel
+from workspaces.providers.wire import Wire
 from workspaces.runtime import build as runtime
 
 NOBODY: Final = 65534
@@ -189,15 +190,18 @@ class Directory:
         """A stream to the socket of the process `pid`; `ChannelClosed` when another one listens there, OSError when none does."""
         folder = os.open(self.run, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}", limit=BUFFER)
+            loop = asyncio.get_running_loop()
+            _, wire = await loop.create_unix_connection(Wire, f"/proc/self/fd/{folder}/{SOCKET_NAME}")
         finally:
             os.close(folder)
         # The name may have been replaced by a link to some other service of this machine.
-        peer = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        peer = wire.transport.get_extra_info("socket").getsockopt(
+            socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")
+        )
         if struct.unpack("3i", peer)[0] != pid:
-            writer.close()
+            wire.transport.abort()
             raise ChannelClosed("Another process listens in place of the runtime.")
-        return StreamChannel(reader, writer)
+        return StreamChannel(wire)
 
     def record(self) -> Record | None:
         """The record of this installation's process, None when there is none or it is somebody else's."""

@@ -164,7 +164,8 @@ async def check_image(engine: Engine, images: Images, spec: SandboxSpec) -> Imag
         image = await images.facts(spec.image)
     except ImageNotFound as exc:
         problems.append(exc.detail)
-        return ImageCheck(False, "", " ".join(problems), limits, reasons, tuple(problems))
+        pullable = bool(manifests.registry(spec.image))
+        return ImageCheck(False, "", " ".join(problems), limits, reasons, tuple(problems), pullable)
     carried = "The image carries the runtime."
     detail = "The runtime is brought in by a read-only volume." if images.needs_runtime(image) else carried
     return ImageCheck(True, image.id, " ".join([*problems, detail]), limits, reasons, tuple(problems))

@@ -47,6 +47,11 @@ class Images:
         except Missing as exc:
             raise ImageNotFound(f"The image {reference} is not on the engine.", log=exc.log) from exc
 
+    async def names(self) -> list[str]:
+        """Tags of the engine's images, sorted; what has no tag cannot be named in a template."""
+        found = await self._engine.call("images")
+        return sorted({str(tag) for image in found for tag in image.get("RepoTags") or () if "<none>" not in tag})
+
     async def find(self, spec: SandboxSpec) -> manifests.ImageFacts:
         """The spec's image, pulled if its name has a registry, and checked: it can run the runtime."""
         check_reference(spec.image)

@@ -118,7 +118,7 @@ class Decoder:
     def secure(self, key: bytes, limit: int = MAX_PAYLOAD) -> None:
         self._key, self._counter, self._limit = key, 0, limit
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         self._buffer += data
 
     def next(self) -> tuple[int, int, bytes] | None:
@@ -151,10 +151,16 @@ def pack_data(channel: int, offset: int, data: bytes) -> bytes:
 
 def unpack_data(payload: bytes) -> tuple[int, int, bytes]:
     """channel, offset, bytes."""
+    channel, offset, data = view_data(payload)
+    return channel, offset, bytes(data)
+
+
+def view_data(payload: bytes) -> tuple[int, int, memoryview]:
+    """The same without a copy of the bytes."""
     if len(payload) < _DATA.size:
         raise ProtocolViolation("a data frame is too short")
     channel, offset = _DATA.unpack_from(payload)
-    return channel, offset, payload[_DATA.size :]
+    return channel, offset, memoryview(payload)[_DATA.size :]
 
 
 def pack_item(kind: int, payload: bytes) -> bytes:
