@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, cast
 
 from django.core.exceptions import ObjectDoesNotExist
+from django.core.validators import RegexValidator
 from django.db import transaction
 from django.db.models import Model, QuerySet
 from django.http.response import HttpResponseBase
@@ -23,7 +24,7 @@ from accounts.models import User
 from accounts.permissions import require_change
 from primer_site.errors import NotFound, PreconditionFailed, printable
 from primer_site.parsing import bad_text
-from primer_site.resource import RESERVED_IDS
+from primer_site.resource import RESERVED_IDS, SLUG_PATTERN
 
 MAX_NAMED = 100  # unknown fields of one object that a refusal names
 
@@ -102,6 +103,18 @@ def refuse_fields(request: Request) -> None:
 ID_HELP = "The name of the object: lower-case letters, digits and dashes, at most 63. It cannot be changed later."
 DESCRIPTION_HELP = "A sentence for people."
 LABELS_HELP = "Names and values of your own, to find objects by."
+
+
+SLUG_RULE = "must be 1 to 63 lower-case letters, digits or '-', not beginning or ending with '-'"
+
+
+class SlugField(serializers.CharField):
+    """An id that the caller gives; one sentence for whatever is wrong with it, of every kind."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(
+            max_length=63, trim_whitespace=False, validators=[RegexValidator(SLUG_PATTERN, SLUG_RULE)], **kwargs
+        )
 
 
 def refuse_reserved(slug: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from agents.messages import Usage
+from primer_site.words import counted
 
 FEW_TURNS, FEW_CALLS, FEW_SECONDS = 2, 5, 60.0
 LITTLE = 0.2  # of a limit: from here on the model is told
@@ -22,9 +23,10 @@ class Limits:
 
     def told(self) -> str:
         """For the system prompt: the same text in every turn."""
-        parts = [f"{self.max_turns} turns", f"{self.max_tool_calls} tool calls", f"{self.timeout_s:g} s"]
+        turns, calls = counted(self.max_turns, "turn"), counted(self.max_tool_calls, "tool call")
+        parts = [turns, calls, f"{self.timeout_s:g} s"]
         if self.max_tokens is not None:
-            parts.append(f"{self.max_tokens} tokens")
+            parts.append(counted(self.max_tokens, "token"))
         return f"This run ends after {_list(parts, 'or')}. When little is left, you are told."
 
 
@@ -39,11 +41,11 @@ class Spent:
     def over(self, limits: Limits) -> tuple[str, str] | None:
         """The name of the limit that is met, and its value in words; None while another turn is allowed."""
         if self.turns >= limits.max_turns:
-            return "max_turns", f"{limits.max_turns} turns"
+            return "max_turns", counted(limits.max_turns, "turn")
         if self.tool_calls > limits.max_tool_calls:
-            return "max_tool_calls", f"{limits.max_tool_calls} tool calls"
+            return "max_tool_calls", counted(limits.max_tool_calls, "tool call")
         if limits.max_tokens is not None and self.usage.total >= limits.max_tokens:
-            return "max_tokens", f"{limits.max_tokens} tokens"
+            return "max_tokens", counted(limits.max_tokens, "token")
         return None
 
     def left(self, limits: Limits, seconds: float) -> str:
@@ -51,13 +53,13 @@ class Spent:
         parts = []
         turns, calls = limits.max_turns - self.turns, limits.max_tool_calls - self.tool_calls
         if turns <= max(FEW_TURNS, LITTLE * limits.max_turns):
-            parts.append(f"{max(turns, 0)} turns")
+            parts.append(counted(max(turns, 0), "turn"))
         if calls <= max(FEW_CALLS, LITTLE * limits.max_tool_calls):
-            parts.append(f"{max(calls, 0)} tool calls")
+            parts.append(counted(max(calls, 0), "tool call"))
         if seconds <= min(max(FEW_SECONDS, LITTLE * limits.timeout_s), limits.timeout_s / 2):
-            parts.append(f"{max(seconds, 0):.0f} s")
+            parts.append(f"{max(0.0, seconds):.0f} s")
         if limits.max_tokens is not None and (tokens := limits.max_tokens - self.usage.total) <= limits.max_tokens / 4:
-            parts.append(f"{max(tokens, 0)} tokens")
+            parts.append(counted(max(tokens, 0), "token"))
         return f"{NOTE}{_list(parts, 'and')}.]" if parts else ""
 
 

@@ -77,6 +77,14 @@ class Retrying:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitsForPlace:
+    """The LLM provider is asked as many questions as it takes at once; this one waits. Told once in a run."""
+
+    provider: str
+    places: int
+
+
+@dataclass(frozen=True, slots=True)
 class Compacted:
     """The conversation was too long for the model and is shorter now; the transcript keeps all of it."""
 
@@ -106,6 +114,7 @@ LoopEvent: TypeAlias = (
     | CallOutput
     | CallEnded
     | Retrying
+    | WaitsForPlace
     | Compacted
     | Ended
 )

@@ -31,6 +31,16 @@ class LimitsSerializer(StrictSerializer):
     )  # fmt: skip
 
 
+def raised(asked: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Those of the limits asked for that are above the agent's `own`, each with the value there; null is no limit."""
+    holding = {**DEFAULTS, **own}
+    return {
+        name: holding[name]
+        for name, value in asked.items()
+        if holding.get(name) is not None and (value is None or value > holding[name])
+    }
+
+
 def limits_of(*layers: dict[str, Any]) -> Limits:
     """The limits that hold: defaults, then each layer's own values."""
     merged = dict(DEFAULTS)

@@ -26,6 +26,7 @@ from agents.events import (
     Retrying,
     TurnEnded,
     TurnStarted,
+    WaitsForPlace,
 )
 from agents.llm.base import (
     LLM,
@@ -33,23 +34,24 @@ from agents.llm.base import (
     LLMError,
     LLMRequest,
     LLMUnavailable,
+    Metered,
     Reply,
     TextDelta,
     ThinkingDelta,
     ToolSpec,
+    Waiting,
 )
-from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, UserMessage, repair
+from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage, repair
+from agents.replies import runnable
 from agents.tools.base import ToolEvent, ToolOutcome, ToolOutput
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 20.0
 LONGEST_WAIT_S = 120  # that an endpoint may ask for
 MAX_COMPACTIONS = 8  # for one question
-MAX_ARGUMENT_BYTES = 2 * 1024 * 1024
 AT_ONCE = 8  # independent calls of one reply
 LAST_ANSWER_TOKENS = 2048
-CUT = (
-    "the reply was cut off by its output limit in the middle of this call. Send the whole call again, in smaller parts"
-)
+MAX_CUTS = 3  # replies in a row that end in the middle of a call: more of the same helps nobody
+RAISE_OUTPUT = "Raise the agent's max_output_tokens"
 T = TypeVar("T")
 
 
@@ -90,9 +92,11 @@ class AgentLoop:
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
     history: list[Message] = field(default_factory=list)
     spent: Spent = field(default_factory=Spent)
-    cost: float | None = 0.0  # None as soon as a turn has no price
+    cost: float | None = 0.0  # of `spent`; None as soon as a part of it has no price
     answer: str = ""
     _deadline: float = 0.0
+    _cuts: int = 0  # replies in a row that were cut in the middle of a call
+    _told: bool = False  # that the provider has no free place
 
     async def events(self, history: Sequence[Message]) -> AsyncGenerator[LoopEvent, None]:
         """Runs from `history`, whose last message the model has not answered, to one `Ended`."""
@@ -135,7 +139,6 @@ class AgentLoop:
                         return
         if reply is None:
             raise RuntimeError("the model's stream ended without a reply")
-        self._count(reply)
         async with aclosing(self._act(reply)) as acts:
             async for act in acts:
                 if isinstance(act, Ended):
@@ -147,15 +150,17 @@ class AgentLoop:
 
     def _turn_ended(self, turn: int, reply: Reply, began: float) -> TurnEnded:
         spent = (asyncio.get_running_loop().time() - began) * 1000
-        return TurnEnded(turn, reply.stop_reason, reply.usage, round(spent, 1), self._cost_of(reply))
+        return TurnEnded(turn, reply.stop_reason, reply.usage, round(spent, 1), self._cost_of(reply.usage))
 
-    def _cost_of(self, reply: Reply) -> float | None:
+    def _cost_of(self, usage: Usage) -> float | None:
         price = self.llm.prices.get(self.settings.model)
-        return price.of(reply.usage) if price is not None else None
+        return price.of(usage) if price is not None else None
 
-    def _count(self, reply: Reply) -> None:
-        self.spent.usage += reply.usage
-        cost = self._cost_of(reply)
+    def _count(self, usage: Usage) -> None:
+        if not usage.total:
+            return
+        self.spent.usage += usage
+        cost = self._cost_of(usage)
         self.cost = None if self.cost is None or cost is None else round(self.cost + cost, 9)
 
     async def _last_answer(self, name: str, value: str) -> AsyncGenerator[LoopEvent, None]:
@@ -166,12 +171,12 @@ class AgentLoop:
         )
         if name != "max_tokens":
             began = asyncio.get_running_loop().time()
-            yield TurnStarted(self.spent.turns + 1, self.settings.model)
+            self.spent.turns += 1
+            yield TurnStarted(self.spent.turns, self.settings.model)
             wish = f"{message} No tool can be called any more. Answer now, with what you have."
             async with aclosing(self._ask(wish)) as stream:
                 async for item in stream:
                     if isinstance(item, Reply):
-                        self._count(item)
                         if text := item.message.text.strip():
                             self.answer = item.message.text
                             # Without its own blocks: they may hold calls, and no call will have a result.
@@ -179,7 +184,7 @@ class AgentLoop:
                             self.history.append(said)
                             yield Replied(said)
                             ended = replace(ended, answer=text)
-                        yield self._turn_ended(self.spent.turns + 1, item, began)
+                        yield self._turn_ended(self.spent.turns, item, began)
                     elif not isinstance(item, Ended):  # it cannot be asked: the limit is the end all the same
                         yield item
         yield ended
@@ -215,9 +220,35 @@ class AgentLoop:
                 yield Retrying(exc, wait, attempt, attempts)
             await self._in_time(self.pause(wait))
 
-    async def _stream(self, attempt: int, last_wish: str) -> AsyncGenerator[TextDelta | ThinkingDelta | Reply, None]:
+    async def _stream(
+        self, attempt: int, last_wish: str
+    ) -> AsyncGenerator[TextDelta | ThinkingDelta | WaitsForPlace | Reply, None]:
+        """One question. What it used is counted whether or not a whole reply came: the endpoint counts it too."""
+        used = Usage()
+        try:
+            async with aclosing(self._timed(self.llm.stream(self._request(attempt, last_wish)))) as stream:
+                async for event in stream:
+                    match event:
+                        case Metered(usage):
+                            used = usage
+                        case Waiting(provider, places):
+                            if not self._told:
+                                self._told = True
+                                yield WaitsForPlace(provider, places)
+                        case Reply():
+                            self._count(event.usage)
+                            used = Usage()
+                            yield event
+                            return
+                        case _:
+                            yield event
+        finally:
+            self._count(used)
+        raise LLMUnavailable("The model's stream ended in the middle of a reply.")
+
+    def _request(self, attempt: int, last_wish: str) -> LLMRequest:
         tokens = self.settings.max_output_tokens
-        request = LLMRequest(
+        return LLMRequest(
             model=self.settings.model,
             system="\n\n".join(part for part in (self.settings.system, self.limits.told()) if part.strip()),
             messages=(*self.history, UserMessage(last_wish)) if last_wish else tuple(self.history),
@@ -228,18 +259,12 @@ class AgentLoop:
             attempt=attempt,
             may_call=not last_wish,
         )
-        async with aclosing(self._timed(self.llm.stream(request))) as stream:
-            async for event in stream:
-                yield event
-                if isinstance(event, Reply):
-                    return
-        raise LLMUnavailable("The model's stream ended in the middle of a reply.")
 
     # -- acting
 
     async def _act(self, reply: Reply) -> AsyncGenerator[LoopEvent, None]:
         """Takes a reply into the history, runs its calls, and says how the run ends if it does."""
-        message = _bounded(reply)
+        message = runnable(reply)
         self.answer = message.text if message.text.strip() else self.answer
         if message.text.strip() or message.calls or message.blocks:
             yield Replied(message)
@@ -259,6 +284,10 @@ class AgentLoop:
             yield ended
 
     def _end(self, reply: Reply, message: AssistantMessage) -> Ended | None:
+        self._cuts = self._cuts + 1 if message.calls and reply.stop_reason == "max_tokens" else 0
+        if self._cuts >= MAX_CUTS:
+            text = f"{self._cuts} replies in a row were cut off at {self.settings.max_output_tokens} tokens, each in the middle of a call."
+            return Ended("limit", self.answer, "max_output_tokens", text, f"{RAISE_OUTPUT}, or ask for smaller steps.")
         if message.calls:
             return None
         match reply.stop_reason:
@@ -266,7 +295,7 @@ class AgentLoop:
                 return Ended("failed", message.text, "refused", "The model refused to answer.", "Ask differently.")
             case "max_tokens":
                 text = f"The reply was cut off at {self.settings.max_output_tokens} tokens."
-                return Ended("limit", message.text, "max_output_tokens", text, "Raise the agent's max_output_tokens.")
+                return Ended("limit", message.text, "max_output_tokens", text, f"{RAISE_OUTPUT}.")
             case "pause":
                 return None
         if not message.text.strip():
@@ -359,20 +388,3 @@ def _pause_before(attempt: int, error: LLMError) -> float | None:
         return float(error.retry_after_s) if error.retry_after_s <= LONGEST_WAIT_S else None
     doubled: float = min(FIRST_PAUSE_S * 2.0 ** (attempt - 1), MAX_PAUSE_S)
     return doubled * random.uniform(0.5, 1.0)  # noqa: S311 - not a secret
-
-
-def _bounded(reply: Reply) -> AssistantMessage:
-    """The reply with its last call marked as cut when the output limit was met, and oversized arguments left out."""
-    message = reply.message
-    calls = [_sized(call) for call in message.calls]
-    if calls and reply.stop_reason == "max_tokens":
-        last = calls[-1]
-        calls[-1] = ToolCall(last.call_id, last.name, last.arguments, last.problem or CUT)
-    return AssistantMessage(message.text, tuple(calls), message.blocks, message.provider)
-
-
-def _sized(call: ToolCall) -> ToolCall:
-    size = len(repr(call.arguments))
-    if size <= MAX_ARGUMENT_BYTES:
-        return call
-    return ToolCall(call.call_id, call.name, {}, f"its arguments have about {size} bytes; at most {MAX_ARGUMENT_BYTES}")

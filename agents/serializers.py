@@ -7,14 +7,22 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from accounts.rest import DESCRIPTION_HELP, ID_HELP, LABELS_HELP, LabelsField, StrictSerializer, refuse_reserved
+from accounts.rest import (
+    DESCRIPTION_HELP,
+    ID_HELP,
+    LABELS_HELP,
+    LabelsField,
+    SlugField,
+    StrictSerializer,
+    refuse_reserved,
+)
 from agents.limits import DEFAULTS, LimitsSerializer
 from agents.llm import llm_class
 from agents.llm_shapes import CONFIGS, ConfigField
+from agents.messages import Usage
 from agents.models import Agent, LLMKind, LLMProvider
 from primer_site import vault
 from primer_site.errors import FieldError, Invalid
-from primer_site.resource import SLUG_PATTERN
 from workspaces.secret_fields import masked_config
 
 WORKSPACE_TOOLS = (
@@ -22,12 +30,6 @@ WORKSPACE_TOOLS = (
     "leave them out of tools"
 )
 MAX_PROMPT = 200_000  # characters
-
-
-class SlugField(serializers.RegexField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(SLUG_PATTERN, max_length=63, trim_whitespace=False, **kwargs)
-        self.error_messages["invalid"] = "must be lower-case letters, digits and dashes, at most 63"
 
 
 class NamedSerializer(StrictSerializer):
@@ -80,6 +82,8 @@ class LLMProviderSerializer(NamedSerializer):
             if not config.is_valid():
                 raise serializers.ValidationError({"config": config.errors})
             attrs["config"] = dict(config.validated_data)
+            if self.instance is None:  # later a key may be taken away, and the page says that it is missing
+                _refuse_keyless(attrs["config"])
         elif self.instance is not None and kind != self.instance.provider:
             raise serializers.ValidationError({"config": ["is required when the kind changes"]})
         return attrs
@@ -93,6 +97,15 @@ class LLMProviderSerializer(NamedSerializer):
             shown = {"kind": instance.provider, "default_model": instance.config.get("default_model")}
             data["config"] = {name: value for name, value in shown.items() if value is not None}
         return data
+
+
+def _refuse_keyless(config: dict[str, Any]) -> None:
+    """A vendor's own endpoint answers nobody without a key; one at an address of its own may ask for none."""
+    if config["kind"] != LLMKind.SCRIPTED and not (
+        isinstance(config.get("api_key"), str) or config.get("api_key_env") or config.get("base_url")
+    ):
+        message = "is required, or api_key_env, or the base_url of an endpoint that asks for no key"
+        raise serializers.ValidationError({"config": {"api_key": [message]}})
 
 
 class ModelRefSerializer(StrictSerializer):
@@ -263,6 +276,11 @@ class TokenUsageSerializer(serializers.Serializer[Any]):
     cache_read_tokens = serializers.IntegerField()
     cache_write_tokens = serializers.IntegerField()
     cost = serializers.FloatField(allow_null=True, help_text="Null where the model has no price.")
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        # A row that an earlier version stored may lack a name.
+        stored = instance if isinstance(instance, dict) else {}
+        return dict(super().to_representation({**Usage.from_dict(stored).to_dict(), "cost": stored.get("cost")}))
 
 
 class AgentUsageSerializer(serializers.Serializer[Any]):

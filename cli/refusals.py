@@ -8,6 +8,7 @@ from cli import manifest
 from cli.app import App
 from cli.client import Client
 from cli.errors import NOT_THERE, ApiError, CliError, Exit
+from cli.invoked import word
 from cli.kinds import BY_NAME, WORKSPACE, Kind, Ref
 from cli.manifest import Document
 from cli.schema import KINDS as SCHEMAS
@@ -23,13 +24,13 @@ def refused(app: App, exc: ApiError, kind: Kind, spec: dict[str, Any], document:
         return app.explained(exc, Ref(WORKSPACE, str(spec["workspace_id"])))
     if exc.status == 409 and exc.code == "conflict" and "id" in spec and _exists(app.client, app.path(ref)):
         exc.lines = [f"{kind.name} {ref.id} already exists"]
-        exc.hint = f"change it with: primectl apply -f {document.file if document else 'FILE'}"
+        exc.hint = f"change it with: primectl apply -f {word(document.file) if document else 'FILE'}"
         return exc
     if exc.fields:
         _missing_references(app, exc, kind, spec)
     if document is not None and exc.exit is Exit.USAGE:
         failure = manifest.explained(exc, document)
-        failure.hint = failure.hint or f"fix it and run: primectl apply -f {document.file}"
+        failure.hint = failure.hint or f"fix it and run: primectl apply -f {word(document.file)}"
         return failure
     return exc
 

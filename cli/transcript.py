@@ -24,6 +24,7 @@ class Transcript:
         self._delta = InertStream(colour=False)
         self._streamed = False  # deltas of the message now open
         self._booting = False
+        self._failed = ""  # what the error event of a run said that failed
         self._lines: dict[str, int] = {}
         self._rest: dict[str, str] = {}
 
@@ -95,7 +96,15 @@ class Transcript:
         retry = f" (again in {data['retry_in_s']} s)" if data.get("retry_in_s") and not told else ""
         self.console.note(f"warning: {text}{retry}")
 
-    _on_error = _on_warning
+    def _on_error(self, data: dict[str, Any]) -> None:
+        self._failed = str(data.get("message") or data.get("code"))  # of the last run, the ending says it
+
+    def _on_user_message(self, data: dict[str, Any]) -> None:
+        """Where the session went on: what ended the run before is told here, since no ending follows."""
+        if self._failed:
+            self.console.fresh_line()
+            self.console.note(f"error: {self._failed}")
+            self._failed = ""
 
     def _tell(self, line: str, *, colour: bool = False) -> None:
         if not self.console.err_tty or self.console.quiet:

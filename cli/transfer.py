@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli.app import App
 from cli.errors import ApiError, CliError, Exit, UsageError
+from cli.invoked import word
 from cli.kinds import Ref
 from cli.landing import Landing, extract, local_name, save
 from cli.text import count_bytes
@@ -36,7 +37,7 @@ def fetch(app: App, ref: Ref, path: str, target: str | None, landing: Landing) -
 
 def _directory(path: str, target: str | None) -> str:
     if target is None:
-        raise UsageError(f"{path} is a directory", hint=f"say where to: -O {_suggestion(path)}")
+        raise UsageError(f"{path} is a directory", hint=f"say where to: -O {word(_suggestion(path))}")
     return target
 
 

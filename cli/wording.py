@@ -9,8 +9,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import yaml
-
 from cli.published import kinds_of
 from cli.schema import Schema
 
@@ -46,6 +44,8 @@ def _named(path: str, schema: Schema) -> Iterator[tuple[str, str]]:
 
 def text() -> str:
     """The module, for the committed document."""
+    import yaml
+
     parts = [HEAD]
     for kind, schema in sorted(kinds_of(yaml.safe_load(SOURCE.read_text())).items()):
         first: dict[str, str] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import zoneinfo
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, URLResolver, include, path
@@ -15,7 +17,7 @@ from accounts.pages.views import failed, page
 from agents.pages.agents import AGENTS
 from agents.pages.llm_providers import LLM_PROVIDERS
 from primer_site import deep_page, overview, palette, problems, system
-from primer_site.errors import Forbidden, Malformed, NotFound, PrimerError
+from primer_site.errors import Forbidden, Malformed, NotFound, PrimerError, TooLarge
 from primer_site.navigation import makes, role_of, sections
 from sessions_app.pages.sessions import SESSIONS
 from workspaces.pages import execs, files
@@ -26,6 +28,8 @@ from workspaces.pages.workspaces import WORKSPACES
 # Imports go from sessions down; what the pages below show of sessions is put in here.
 WORKSPACES.session_pages = AGENTS.session_pages = SESSIONS
 
+FORM_BYTES = 3 * 1024**2
+EDITED_BYTES = 8 * 1024**2  # a file of the editor's 2 MiB may be three times as long in a form
 MACHINES = ("/v1/", "/healthz", "/readyz", "/metrics", "/static/", "/ws/")
 BEFORE_THE_CHANGE = ("/account/password/", "/account/theme/", "/logout/", "/login/")
 HTMX_CONFIG = (
@@ -52,8 +56,35 @@ def frame(request: HttpRequest) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def body_bytes(request: HttpRequest) -> int:
+    """The size of a request's body. One that was sent in chunks names none: what has arrived of it is a file by then."""
+    told = str(request.META.get("CONTENT_LENGTH") or "")
+    stream = getattr(request, "_stream", None)
+    if told or stream is None or not (hasattr(stream, "seekable") and stream.seekable()):
+        return int(told) if told.isdigit() else 0
+    end: int = stream.seek(0, os.SEEK_END)
+    stream.seek(0)
+    return end
+
+
+def _refuse_body(request: HttpRequest) -> HttpResponse | None:
+    """413 for a form that is larger than any of ours, before the check of its CSRF token would take it apart."""
+    if request.method in ("GET", "HEAD") or request.path.startswith(MACHINES):
+        return None
+    files = request.path.startswith("/files/")
+    if files and request.content_type == "multipart/form-data":
+        return None  # uploads go to disk, and have a limit of their own
+    limit = EDITED_BYTES if files else FORM_BYTES
+    if body_bytes(request) <= limit:
+        return None
+    text = f"The form is larger than {limit // 2**20} MiB, which is the most that this page takes. Nothing was stored."
+    return _refused(request, TooLarge(text, hint="Send it with primectl or by the API, whose limit is higher."))
+
+
 class ConsoleMiddleware:
-    """The page's time zone, the forced change of a generated password, and the headers that pages and API share."""
+    """The page's time zone, the forced change of a generated password, the bound of a form's size, and the headers that
+    pages and API share.
+    """
 
     sync_capable, async_capable = True, False
 
@@ -61,7 +92,7 @@ class ConsoleMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        response = self._forced(request)
+        response = _refuse_body(request) or self._forced(request)
         if response is None:
             with timezone.override(_zone(request)):
                 response = self.get_response(request)
@@ -73,7 +104,10 @@ class ConsoleMiddleware:
         """Only the console insists: a token bought with a generated password works."""
         if request.path.startswith((*MACHINES, *BEFORE_THE_CHANGE)):
             return None
-        return HttpResponseRedirect("/account/password/") if account.MUST_CHANGE in request.session else None
+        if account.MUST_CHANGE not in request.session:
+            return None
+        asked = f"?{urlencode({'next': request.get_full_path()})}" if request.method == "GET" else ""
+        return HttpResponseRedirect("/account/password/" + asked)
 
 
 def _zone(request: HttpRequest) -> zoneinfo.ZoneInfo | None:

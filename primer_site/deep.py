@@ -9,7 +9,7 @@ from typing import Any
 
 from primer_site.errors import PrimerError
 from primer_site.report import Finding, Level
-from workspaces import confinement, image
+from workspaces import confinement, confinement_limits, image
 from workspaces.execution import ExecRequest
 from workspaces.providers.base import Provider, Ref, SandboxSpec
 from workspaces.sandbox import Sandbox
@@ -27,6 +27,8 @@ PROVEN = {
     "network_dns": "no name is resolved for it",
     "capabilities": "it has no capability",
     "root_readonly": "its system is read-only",
+    confinement_limits.PIDS: "one process more than its limit is refused",
+    confinement_limits.FILE: "a file above its cap is refused",
 }
 LIMITS = ("limit_memory", "limit_pids", "limit_cpu", "limit_file_size")
 
@@ -78,7 +80,9 @@ async def _inside(provider: Provider, ref: Ref, spec: SandboxSpec) -> list[Findi
         found = [_finding(worked, "run", "print(6 * 7) says 42", f"print(6 * 7) says {told or stderr[-200:]!r}")]
         kept = (await sandbox.read("proof.txt", limit=100)).data.decode("utf-8", "replace")
         found.append(_finding(kept == "42", "files", "proof.txt reads back 42", f"proof.txt reads back {kept!r}"))
-        return [*found, *proofs((await confinement.verify(sandbox, spec))["checks"])]
+        met = await confinement_limits.exhaust(sandbox, spec, (await provider.check()).enforces)
+        proof = confinement.extended(await confinement.verify(sandbox, spec), met)
+        return [*found, *proofs(proof["checks"])]
     finally:
         await sandbox.close()
 

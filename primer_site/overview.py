@@ -16,13 +16,13 @@ from django.shortcuts import render
 from django.utils import timezone
 
 from accounts import services as accounts
-from accounts.models import Role, User
-from agents.models import Agent, LLMProvider
+from accounts.models import User
 from primer_site import engine
+from primer_site.first_run import checklist
 from sessions_app.models import AgentSession, EndedReason, Status
 from sessions_app.pages.sessions import SESSIONS
 from workspaces import unowned
-from workspaces.models import Health, Phase, Workspace, WorkspaceProvider, WorkspaceTemplate
+from workspaces.models import Health, Phase, Workspace, WorkspaceProvider
 from workspaces.providers.base import ImageNotFound
 
 RECENT = 10
@@ -37,7 +37,7 @@ def overview(request: HttpRequest) -> HttpResponse:
     sessions = AgentSession.objects.visible_to(user)
     workspaces = Workspace.objects.visible_to(user)
     recent = sessions.select_related("owner", "agent", "workspace").order_by("-created_at")[:RECENT]
-    steps = checklist(user) if user.role != Role.VIEWER else []  # who may not make anything has nothing to do first
+    steps = checklist(user)
     context = {
         "heading": "Overview", "cards": cards(sessions, workspaces), "attention": attention(user, workspaces),
         "recent": SESSIONS.draw(request, list(recent)), "pages": SESSIONS, "columns": SESSIONS.columns,
@@ -51,51 +51,6 @@ def dismiss(request: HttpRequest) -> HttpResponse:
     if request.method == "POST":
         response.set_cookie(DISMISSED, "done", max_age=YEAR_S, samesite="Lax", httponly=True)
     return response
-
-
-def checklist(user: User) -> list[dict[str, Any]]:
-    """The way to a first run; each step is true by facts, never by clicks."""
-    provider = WorkspaceProvider.objects.live().filter(health=Health.HEALTHY).exists()
-    any_provider = provider or WorkspaceProvider.objects.live().exists()
-    known = WorkspaceTemplate.objects.live().order_by("created_at").values_list("slug", flat=True).first()
-    # An image is known to be there once a sandbox was made from it; what has no image needs none.
-    started = Workspace.objects.filter(template__deleted_at=None).filter(
-        ~Q(image_digest="") | Q(provider__provider="local")
-    )
-    template = bool(known) and started.exists()
-    model = LLMProvider.objects.live().exists() and Agent.objects.live().exists()
-    mine = AgentSession.objects.visible_to(user)
-    ran = mine.filter(ended_reason=EndedReason.COMPLETED).exists()
-    latest = Workspace.objects.visible_to(user).filter(phase=Phase.RUNNING).order_by("-created_at").first()
-    where = f"/workspaces/{latest.slug}/confinement/" if latest is not None else "/files/"
-    check = f"/workspaces/providers/{_first_provider()}/" if any_provider else "/workspaces/providers/new/"
-    return [
-        {"done": provider, "label": "A provider that answers", "url": check,
-         "button": "Check it" if any_provider else "New provider", "cli": "primectl create -f docker-provider.yaml"},
-        {"done": template, "label": "A template whose image is present",
-         "url": f"/workspaces/templates/{known}/" if known else "/workspaces/templates/new/",
-         "button": "Check its image" if known else "New template",
-         "cli": f"primectl template check {known}" if known else "primectl create -f code-sandbox.yaml"},
-        {"done": model, "label": "A model and an agent", "url": "/compute/agents/new/" if LLMProvider.objects.live().exists() else "/compute/llm-providers/new/",
-         "button": "New agent", "cli": "primectl create -f code-runner.yaml"},
-        {"done": ran, "label": "Run the sample", "url": "/sessions/new/?sample=1", "button": "New session",
-         "cli": 'primectl session run WORKSPACE --agent code-runner -i "Run this code: print(6 * 7)"'},
-        {"done": ran and _looked(user), "label": "Read out.txt and the confinement report", "url": where, "button": "Open",
-         "cli": "primectl workspace files get WORKSPACE out.txt --content"},
-    ]  # fmt: skip
-
-
-def _first_provider() -> str:
-    return str(WorkspaceProvider.objects.live().order_by("created_at").values_list("slug", flat=True)[0])
-
-
-def _looked(user: User) -> bool:
-    """A sandbox of theirs was proven and a run wrote a file."""
-    rows = Workspace.objects.visible_to(user).exclude(confinement=None)
-    return (
-        rows.exists()
-        and AgentSession.objects.visible_to(user).filter(ended_reason=EndedReason.COMPLETED, tool_calls__gt=1).exists()
-    )
 
 
 def cards(sessions: Any, workspaces: Any) -> list[dict[str, Any]]:

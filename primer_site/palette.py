@@ -10,6 +10,7 @@ from django.db.models.functions import Substr
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
+from django.utils.text import capfirst
 
 from accounts.models import User
 from accounts.pages.resource import ResourcePages
@@ -67,7 +68,7 @@ def _groups(request: HttpRequest, text: str) -> Iterator[tuple[str, list[Hit]]]:
     exact = next(((pages, rows[0]) for pages, rows in found if rows[0][0] == words), None)
     chosen = (exact[0], exact[1][0]) if exact else None if words else _open_object(request)
     if chosen is not None:
-        yield f"{chosen[0].noun.capitalize()} {chosen[1]}", list(_actions_of(request, *chosen))
+        yield f"{capfirst(chosen[0].noun)} {chosen[1]}", list(_actions_of(request, *chosen))
     for pages, rows in found:
         yield pages.title, [Hit(slug, pages.href(slug), pages.icon, note) for slug, note in rows]
     yield "Pages", [hit for hit in _pages(request) if words in hit.label.lower()]

@@ -8,6 +8,8 @@ from typing import Any
 
 import yaml
 
+from primer_site.words import kind_words
+
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 TARGET = DOCS / "api.md"
 Node = dict[str, Any]
@@ -67,7 +69,7 @@ class Document:
             *self.failures(),
         ]
         for tag, operations in sections.items():
-            parts += [f"## {tag.replace('_', ' ').capitalize()}\n\n", *operations]
+            parts += [f"## {kind_words(tag)}\n\n", *operations]
         parts += ["## Objects\n\n", *self.objects()]
         return "".join(parts).rstrip() + "\n"
 

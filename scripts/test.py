@@ -48,7 +48,7 @@ class Stage:
 STAGES = [
     Stage("lint", [["ruff", "check", "."], ["ruff", "format", "--check", "."]]),
     Stage("types", [["mypy", *PACKAGES]]),
-    Stage("unit", [[*PYTEST, "-n", "2", "-m", f"not ({NEEDS})", "--ignore=tests/contract", "tests"]], 900.0),
+    Stage("unit", [[*PYTEST, "-n", "2", "-m", f"not ({NEEDS})", "--ignore=tests/contract", "tests"]], 1500.0),
     Stage("contract", [[*PYTEST, "tests/contract"]], 900.0),
     Stage("e2e", [REAL], 1500.0),
     Stage("browser", [[*PYTEST, "-m", "browser", "tests/console"]], 1500.0),

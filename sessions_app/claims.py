@@ -82,11 +82,11 @@ def note_confinement(session: AgentSession, verdict: str) -> None:
 
 
 @transaction.atomic
-def note_turn(
+def note_used(
     session: AgentSession, totals: dict[str, Any], *drafts: EventDraft, redactor: Redactor | None = None
 ) -> None:
-    """Stores the end of a turn with what the run has used so far (`turns`, `tool_calls`, `usage`), in one transaction: a
-    runner that dies takes none of it along."""
+    """Stores events with what the run has used so far (`turns`, `tool_calls`, `usage`), in one transaction: a runner that
+    dies takes none of it along."""
     append(session, *drafts, redactor=redactor)  # also moves state_rev
     AgentSession.objects.filter(pk=session.pk, generation=session.generation).update(**totals)
 

@@ -163,8 +163,9 @@ class Fragments:
         }  # fmt: skip
 
     def _notice(self, data: Mapping[str, Any]) -> Context:
-        message, hint = str(data["message"]), str(data.get("hint") or "")
-        return {"message": message, "hint": hint, "retry": data.get("retry_in_s")}
+        message, hint, retry = str(data["message"]), str(data.get("hint") or ""), data.get("retry_in_s")
+        # While it is tried again by itself there is nothing for people to do, and the hint is about what they could.
+        return {"message": message, "hint": "" if retry is not None else hint, "retry": retry}
 
     def _ended(self, data: Mapping[str, Any]) -> Context:
         totals = data.get("totals") or {}

@@ -51,6 +51,17 @@ def history_of(session: AgentSession) -> list[Message]:
     return messages_of(rows.values_list("kind", "data"))
 
 
+def used_by(session: AgentSession, *, calls_running: int) -> dict[str, int]:
+    """Turns and calls of a session whose runner died in the middle of a turn. Its row has what was used when that turn
+    began, tokens included up to the last reply; the events say what came then."""
+    events = SessionEvent.objects.filter(session_id=session.pk)
+    began = events.filter(kind__in=(EventKind.TURN_STARTED, EventKind.SESSION_STATUS)).order_by("-seq").first()
+    since = 0 if began is None else began.seq
+    answered = events.filter(kind=EventKind.TOOL_RESULT, seq__gt=since).count()
+    turn = int(began.data["turn"]) if began is not None and began.kind == EventKind.TURN_STARTED else 0
+    return {"turns": max(session.turns, turn), "tool_calls": session.tool_calls + answered + calls_running}
+
+
 def exec_under_way(session: AgentSession, call_id: str) -> str | None:
     """The exec that the session's running call had started, None when it had started none; it may have printed nothing.
 

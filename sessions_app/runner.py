@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import structlog
@@ -39,8 +40,21 @@ CANCEL_S = 5.0
 HEARTBEAT_S = 1.0
 STOP_S = 3.5
 STILL_ENDING = "The sandbox has not said yet that its program is dead; it is told again until it is."
+COMMAND_DEAD = "Its command is dead."
 Halt = Literal["cancelled", "interrupted", "lost", "forbidden"]
 log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Begun:
+    """A call that runs, and its exec once there is one."""
+
+    at: float = field(default_factory=time.monotonic)
+    exec_id: str | None = None
+
+    @property
+    def spent_ms(self) -> float:
+        return (time.monotonic() - self.at) * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +74,7 @@ class Run:
         self._writer = Writer(session, self._redactor)
         self._bench = SandboxBench(workspace_pk=session.workspace_id, session_id=session.slug, user_pk=session.owner_id)
         self._loop: AgentLoop | None = None
-        self._started: dict[str, str | None] = {}  # calls that run now, with their exec once there is one
+        self._started: dict[str, _Begun] = {}  # calls that run now
         self._held: tuple[EventDraft, ...] = ()  # of the turn that ends, not stored yet
         self._unanswered = 0  # calls of the last reply without a result
         self._halted = asyncio.Event()
@@ -148,9 +162,9 @@ class Run:
             case agent.Replied(message):
                 self._unanswered = len(message.calls)
             case agent.CallStarted(call):
-                self._started[call.call_id] = None
+                self._started[call.call_id] = _Begun()
             case agent.CallExec(call, exec_id):
-                self._started[call.call_id] = exec_id
+                self._started[call.call_id].exec_id = exec_id
             case agent.CallEnded():
                 self._unanswered -= 1
             case agent.Retrying(error):
@@ -163,7 +177,8 @@ class Run:
         elif self._held:
             await self._store_turn(*drafts)
         elif drafts:
-            await self._writer.add(*drafts)
+            counts = isinstance(event, agent.TurnStarted | agent.Replied)
+            await self._writer.add(*drafts, totals=self._totals() if counts else None)
         if isinstance(event, agent.CallEnded):
             self._started.pop(event.call.call_id, None)
             if not self._held:
@@ -172,8 +187,7 @@ class Run:
     async def _store_turn(self, *drafts: EventDraft) -> None:
         """The end of a turn with what the run has used, and what follows it, in one transaction."""
         held, self._held = self._held, ()
-        await self._writer.flush()
-        await store(claims.note_turn, self.session, self._totals(), *held, *drafts, redactor=self._redactor)
+        await self._writer.add(*held, *drafts, totals=self._totals())
         if any(draft.kind == EventKind.TOOL_RESULT for draft in held):
             reach("tool-result")
 
@@ -193,7 +207,7 @@ class Run:
         if self._refusal is not None:
             return _failed(self._refusal)
         if self._halt == "cancelled":
-            return Ending(EndedReason.CANCELLED, detail=cancelled_detail(self._halted_by))
+            return Ending(EndedReason.CANCELLED, detail=cancelled_detail(self._halted_by, self._command()))
         message = "The server was stopped in the middle of the run."
         return Ending(
             EndedReason.INTERRUPTED, detail={"code": "interrupted", "message": message, "hint": INTERRUPTED_HINT}
@@ -219,30 +233,39 @@ class Run:
         def close(call_id: str) -> ToolOutcome:
             if call_id not in started:
                 return ToolOutcome("The call was not run: the run ended before it.", ok=False)
-            exec_id = started[call_id]
+            exec_id, spent = started[call_id].exec_id, started[call_id].spent_ms
             if ending.reason == EndedReason.INTERRUPTED:
-                return ToolOutcome(INTERRUPTED, ok=False, exec_id=exec_id)
+                return ToolOutcome(INTERRUPTED, ok=False, exec_id=exec_id, duration_ms=spent)
             message = ending.detail["message"] if ending.detail else ""
             text = f"The call was ended before it was done. {message}".strip()
             if exec_id is None:
-                return ToolOutcome(text, ok=False)
+                return ToolOutcome(text, ok=False, duration_ms=spent)
             text += f" What it had printed is kept as {exec_id}."
             evidence = {"cancelled_by": self._halted_by or "primer"}
+            outcome = ToolOutcome(text, ok=False, exec_id=exec_id, evidence=evidence, duration_ms=spent)
             if not self._stopped:
-                return ToolOutcome(f"{text} {STILL_ENDING}", ok=False, exec_id=exec_id, evidence=evidence)
-            return ToolOutcome(text, ok=False, exec_id=exec_id, ended_by="cancelled", evidence=evidence)
+                return replace(outcome, text=f"{text} {STILL_ENDING}")
+            return replace(outcome, ended_by="cancelled")
 
         return close
+
+    def _command(self) -> str:
+        """What is known of the command that ran when the run was halted; "" when none did."""
+        if not any(begun.exec_id for begun in self._started.values()):
+            return ""
+        return COMMAND_DEAD if self._stopped else STILL_ENDING
 
     def _totals(self) -> dict[str, Any]:
         if self._loop is None:
             return {}
         before, spent = self.session.usage, self._loop.spent
         usage = Usage.from_dict(before) + spent.usage
+        # Without tokens there is nothing to pay for, and no price to know.
+        cost = add_cost(before, self._loop.cost) if spent.usage.total else before.get("cost")
         return {
             "turns": self.session.turns + spent.turns,
             "tool_calls": self.session.tool_calls + spent.tool_calls,
-            "usage": {**usage.to_dict(), "cost": add_cost(before, self._loop.cost)},
+            "usage": {**usage.to_dict(), "cost": cost},
         }
 
 

@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.models import User
-from accounts.rest import LABELS_HELP, LabelsField, StrictSerializer
+from accounts.rest import LABELS_HELP, LabelsField, StrictSerializer, checked_beside
 from agents.limits import DEFAULTS, LimitsSerializer
 from agents.models import Agent
 from agents.serializers import TokenUsageSerializer
@@ -24,6 +24,9 @@ class EndedDetailSerializer(serializers.Serializer[Any]):
     code = serializers.CharField()
     message = serializers.CharField()
     hint = serializers.CharField(allow_blank=True)
+
+    def to_representation(self, instance: Any) -> dict[str, Any]:
+        return dict(super().to_representation({"code": "", "message": "", "hint": "", **instance}))
 
 
 class EffectiveLimitsSerializer(serializers.Serializer[Any]):
@@ -89,19 +92,27 @@ class NewSessionSerializer(StrictSerializer):
     initial_instructions = serializers.CharField(
         max_length=MAX_TEXT, trim_whitespace=False, help_text="What to do; sent as it is, at most 1,000,000 characters."
     )
-    limits = LimitsSerializer(default=dict, help_text="Where it ends by itself; what is left out is the agent's.")
+    limits = LimitsSerializer(
+        default=dict,
+        help_text="Where it ends by itself; what is left out is the agent's. Only an admin may ask for more than the agent has.",
+    )
     labels = LabelsField(default=dict, help_text=LABELS_HELP)
+
+    def to_internal_value(self, data: Any) -> Any:
+        given = data if isinstance(data, dict) else {}
+        place, template = given.get("workspace_id"), given.get("template_id")
+        wrong: dict[str, Any] = {}
+        if place is None and template is None:
+            wrong["workspace_id"] = ["is required, or template_id"]
+        elif place is not None and template is not None:
+            wrong["workspace_id"] = ["cannot be given together with template_id"]
+        return checked_beside(wrong, lambda: super(NewSessionSerializer, self).to_internal_value(data))
 
     def validate_initial_instructions(self, text: str) -> str:
         return _not_blank(text)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         workspace_id, template_id = attrs.pop("workspace_id", None), attrs.pop("template_id", None)
-        if (workspace_id is None) == (template_id is None):
-            message = (
-                "is required, or template_id" if workspace_id is None else "cannot be given together with template_id"
-            )
-            raise serializers.ValidationError({"workspace_id": [message]})
         user = self.context["request"].user
         attrs["agent"] = named(Agent, user, "agent", attrs.pop("agent_id"))
         if workspace_id is not None:

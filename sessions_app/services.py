@@ -13,14 +13,15 @@ from accounts.audit import Actor, audit_record
 from accounts.models import AuditEntry, User
 from accounts.permissions import may_change
 from accounts.quotas import refuse_more
+from agents.limits import raised
 from agents.messages import INTERRUPTED, open_calls
 from agents.models import Agent
 from agents.serializers import agent_shown
 from agents.tools.base import ToolOutcome
-from primer_site.errors import Conflict, Forbidden
+from primer_site.errors import Conflict, FieldError, Forbidden, Invalid
 from sessions_app import signals
 from sessions_app.events import EventDraft, append
-from sessions_app.history import exec_under_way, history_of
+from sessions_app.history import exec_under_way, history_of, used_by
 from sessions_app.models import AgentSession, EndedReason, EventKind, Status, advance
 from sessions_app.querysets import foreign
 from sessions_app.serializers import named
@@ -63,6 +64,7 @@ def session_create(
     """
     _refuse_more(by.user)
     agent = named(Agent, by.user, "agent", agent.slug)
+    _refuse_raised(by.user, agent, limits or {})
     if workspace is None:
         if template is None:
             raise ValueError("a session needs a workspace or a template")
@@ -82,6 +84,17 @@ def session_create(
     facts = _facts(session) | {"limits": session.limits} | ({"rerun_of": rerun_of} if rerun_of else {})
     audit_record(by, "session.create", kind=session.KIND, object_id=session.slug, after=facts)
     return session
+
+
+def _refuse_raised(user: User, agent: Agent, limits: dict[str, Any]) -> None:
+    """An agent's limits are what its owner answers for; a run of somebody else's may have less, and only an admin's more."""
+    above = {} if user.is_admin else raised(limits, agent.limits)
+    if above:
+        todo = f"raise it on agent {agent.slug}, if it is yours, or ask an admin"
+        errors = [
+            FieldError(f"limits.{name}", f"must be at most {most}, the agent's; {todo}") for name, most in above.items()
+        ]
+        raise Invalid("A session may lower the limits of its agent, not raise them.", errors=errors)
 
 
 def _facts(session: AgentSession) -> dict[str, Any]:
@@ -175,8 +188,9 @@ def session_cancel(*, by: Actor, session: AgentSession) -> AgentSession:
     return session
 
 
-def cancelled_detail(name: str) -> dict[str, str]:
-    return {"code": "cancelled", "message": f"Cancelled by {name}.", "hint": ""}
+def cancelled_detail(name: str, command: str = "") -> dict[str, str]:
+    """`command` says what became of the command that ran then, if one did."""
+    return {"code": "cancelled", "message": f"Cancelled by {name}.", "hint": command}
 
 
 @transaction.atomic
@@ -188,8 +202,10 @@ def session_rerun(*, by: Actor, session: AgentSession) -> AgentSession:
     template = session.workspace.template
     if session.throwaway and template.deleted_at is not None:
         raise Conflict(f"Template {template.slug} is deleted.", hint="Start a session with another template.")
+    above = {} if by.user.is_admin else raised(session.limits, session.agent.limits)  # the agent was lowered meanwhile
+    limits = {name: value for name, value in session.limits.items() if name not in above}
     return session_create(
-        by=by, agent=session.agent, initial_instructions=session.initial_instructions, limits=session.limits,
+        by=by, agent=session.agent, initial_instructions=session.initial_instructions, limits=limits,
         labels=session.labels, workspace=None if session.throwaway else session.workspace,
         template=template if session.throwaway else None, rerun_of=session.slug,
     )  # fmt: skip
@@ -270,13 +286,14 @@ def session_interrupt(*, session: AgentSession, why: str) -> None:
             return
         session.generation += 1
         running = next(iter(_open(session)), None)  # those behind it were not begun
+        facts = used_by(session, calls_running=0 if running is None else 1)
 
         def close(call_id: str) -> ToolOutcome:
             exec_id = exec_under_way(session, call_id) if call_id == running else None
-            return ToolOutcome(INTERRUPTED, ok=False, exec_id=exec_id)
+            return ToolOutcome(INTERRUPTED, ok=False, exec_id=exec_id, duration_ms=None)
 
         detail = {"code": "interrupted", "message": why, "hint": INTERRUPTED_HINT}
-        session_end(session=session, reason=EndedReason.INTERRUPTED, detail=detail, close=close)
+        session_end(session=session, reason=EndedReason.INTERRUPTED, detail=detail, close=close, facts=facts)
 
 
 def audit_opening(by: Actor, session: AgentSession) -> None:

@@ -39,6 +39,8 @@ def drafts_of(event: agent.LoopEvent, *, turns_before: int = 0) -> tuple[EventDr
             data = {"code": error.code, "message": told, "hint": ""}  # it is being done already
             data |= {"retry_in_s": round(retry_in_s, 1), "attempt": attempt, "attempts": attempts}
             return (EventDraft(EventKind.WARNING, data),)
+        case agent.WaitsForPlace(provider, places):
+            return (EventDraft(EventKind.WARNING, _waits(provider, places)),)
         case agent.Compacted(left_out, shortened):
             return (EventDraft(EventKind.WARNING, _compacted(left_out, shortened)),)
     return ()
@@ -51,6 +53,13 @@ def _turn_ended(event: agent.TurnEnded, turns_before: int) -> dict[str, Any]:
         "usage": {**event.usage.to_dict(), "cost": event.cost},
         "duration_ms": event.duration_ms,
     }
+
+
+def _waits(provider: str, places: int) -> dict[str, Any]:
+    others = "another session" if places == 1 else f"{places} questions of other sessions"
+    message = f"Waiting for a free place at the LLM provider {provider}, which answers {others} now."
+    hint = f"Its max_concurrency is {places}; nothing needs to be done."
+    return {"code": "llm_busy", "message": message, "hint": hint, "retry_in_s": None, "attempt": None}
 
 
 def _compacted(left_out: int, shortened: int) -> dict[str, Any]:

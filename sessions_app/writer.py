@@ -12,6 +12,7 @@ from django.db import OperationalError
 
 from agents.redact import Redactor
 from primer_site import loop
+from sessions_app import claims
 from sessions_app.events import EventDraft, append
 from sessions_app.models import AgentSession
 
@@ -60,13 +61,14 @@ class Writer:
         self._written = 0.0  # loop time of the last store
         self._failure: Exception | None = None
 
-    async def add(self, *drafts: EventDraft) -> None:
-        """Takes drafts in order; several that are no deltas are stored in one transaction."""
+    async def add(self, *drafts: EventDraft, totals: dict[str, Any] | None = None) -> None:
+        """Takes drafts in order; several that are no deltas are stored in one transaction, and with them what the run has
+        used so far (`totals`: turns, tool_calls, usage)."""
         self._raise_failure()
         if len(drafts) == 1 and drafts[0].flow is not None:
             await self._merge(drafts[0])
         else:
-            await self._store(*drafts)
+            await self._store(*drafts, totals=totals)
 
     async def flush(self) -> None:
         """Stores what is still held, whatever it might have become."""
@@ -97,7 +99,7 @@ class Writer:
         except Exception as exc:
             self._failure = exc
 
-    async def _store(self, *drafts: EventDraft, final: bool = True) -> None:
+    async def _store(self, *drafts: EventDraft, final: bool = True, totals: dict[str, Any] | None = None) -> None:
         """Stores the held text, then `drafts`. Unless `final`, an end that may begin a secret stays held."""
         async with self._lock:
             if self._timer is not None:
@@ -105,7 +107,10 @@ class Writer:
                 self._timer = None
             ready = [*self._take(final), *drafts]
             if ready:
-                await store(append, self._session, *ready, redactor=self._redactor)
+                if totals:
+                    await store(claims.note_used, self._session, totals, *ready, redactor=self._redactor)
+                else:
+                    await store(append, self._session, *ready, redactor=self._redactor)
                 self._written = asyncio.get_running_loop().time()
 
     def _take(self, final: bool) -> list[EventDraft]:

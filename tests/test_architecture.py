@@ -30,7 +30,9 @@ SHARED = {
     "resource",
     "secret_forms",
     "services",
+    "shells",
     "vault",
+    "words",
 }
 PURE = (
     "workspaces/execution.py",

@@ -285,7 +285,11 @@ class WorkspaceViewSet(ResourceViewSet):
     @extend_schema(request=None, responses={200: ConfinementSerializer, 204: NOTHING_DONE})
     @action(detail=True, methods=["post"])
     def verify(self, request: Request, **kwargs: Any) -> Response:
-        """Runs the probes of the confinement again, inside the sandbox."""
+        """Runs the probes of the confinement again, inside the sandbox, and meets its limits.
+
+        One process too many and one byte too many must be refused. What would disturb programs that run in the
+        workspace is not tried, and says so (`ok: null`); a command that starts meanwhile waits, for about a second.
+        """
         row = self._changeable(request)
         refuse_fields(request)
         if is_dry(request):

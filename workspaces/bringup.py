@@ -11,16 +11,17 @@ from django.utils import timezone
 from primer_site import loop, metrics
 from primer_site.crashpoints import reach
 from primer_site.errors import PrimerError
-from workspaces import access, bells, confinement, engines, leases
+from workspaces import access, bells, confinement, confinement_limits, engines, leases
 from workspaces.execution import ExecRequest
 from workspaces.models import Phase, Workspace, advance
-from workspaces.providers.base import ChannelClosed, Provider, SandboxSpec, StartFailed
+from workspaces.providers.base import ChannelClosed, Enforced, Provider, SandboxSpec, StartFailed
 from workspaces.sandbox import Sandbox
 from workspaces.snapshot import sandbox_spec
 
 INIT_TIMEOUT_S = 300.0  # of each command of a template
 INIT_KEEP_BYTES = 16 * 1024
 PROBE_TIMEOUT_S = 20.0
+EXHAUST_TIMEOUT_S = 20.0
 OPEN_TIMEOUT_S = 15.0
 
 
@@ -139,9 +140,23 @@ def unknown(why: str) -> dict[str, Any]:
     return {"verdict": "unknown", "checked_at": timezone.now().isoformat().replace("+00:00", "Z"), "checks": [finding]}
 
 
+async def exhaust(sandbox: Sandbox, spec: SandboxSpec, applied: dict[str, Any]) -> list[confinement.Finding]:
+    """The limits met from inside, or why they could not be. `applied` is the workspace's: what each limit is worth."""
+    worth: dict[str, Enforced] = {name: one["enforced"] for name, one in applied.get("limits", {}).items()}
+    try:
+        async with asyncio.timeout(EXHAUST_TIMEOUT_S):
+            return await confinement_limits.exhaust(sandbox, spec, worth)
+    except TimeoutError:
+        why = "the attempt did not end in time"
+    except PrimerError as exc:
+        why = exc.detail
+    return confinement_limits.unmade(confinement_limits.plan_of(spec, worth, 0), spec, why)
+
+
 async def verify(row: Workspace) -> dict[str, Any]:
-    """Runs the probes again in a running workspace and stores what they say."""
-    sandbox = await access.require_running(row.pk)
-    proof = await probe(sandbox, sandbox_spec(row))
+    """Runs the probes again in a running workspace, meets its limits, and stores what both say."""
+    sandbox, spec = await access.require_running(row.pk), sandbox_spec(row)
+    proof = await probe(sandbox, spec)
+    proof = confinement.extended(proof, await exhaust(sandbox, spec, row.applied or {}))
     await loop.write(leases.store_confinement, row.pk, row.generation, proof)
     return proof

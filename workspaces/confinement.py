@@ -65,6 +65,14 @@ def report(outcome: ExecOutcome, stdout: bytes, spec: SandboxSpec, *, host_name:
     }
 
 
+def extended(proof: dict[str, Any], more: list[Finding]) -> dict[str, Any]:
+    """A report with further checks. Where the probes showed nothing these alone prove nothing, but they can contradict."""
+    verdict = judge([*(Finding(**check) for check in proof["checks"]), *more])
+    if proof["verdict"] == "unknown" and verdict != "failed":
+        verdict = "unknown"
+    return {**proof, "verdict": verdict, "checks": [*proof["checks"], *(finding.to_dict() for finding in more)]}
+
+
 def judge(findings: list[Finding]) -> Verdict:
     """failed: something is contradicted; degraded: something could not be shown; unknown: nothing was."""
     if not findings:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from django.core.validators import MaxValueValidator, MinValueValidator
 from drf_spectacular.utils import PolymorphicProxySerializer, extend_schema_field
 from rest_framework import serializers
 
@@ -131,6 +132,26 @@ class PathField(serializers.CharField):
         if problem := path_problem(path):
             raise serializers.ValidationError(problem)
         return path
+
+
+class BytesField(serializers.IntegerField):
+    """A number of bytes; a refusal says the bound as people write it too, since forms ask in MiB and GiB."""
+
+    def __init__(self, *, min_value: int, max_value: int, **kwargs: Any) -> None:
+        super().__init__(min_value=min_value, max_value=max_value, **kwargs)
+        for validator in self.validators:
+            if isinstance(validator, MinValueValidator):
+                validator.message = f"must be at least {in_units(min_value)}"
+            elif isinstance(validator, MaxValueValidator):
+                validator.message = f"must be at most {in_units(max_value)}"
+
+
+def in_units(count: int) -> str:
+    """`64 MiB (67108864 bytes)`, in the largest unit of which it is a whole number."""
+    number, units = count, ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while number >= 1024 and number % 1024 == 0 and len(units) > 1:
+        number, units = number // 1024, units[1:]
+    return f"{count} bytes" if number == count else f"{number} {units[0]} ({count} bytes)"
 
 
 @extend_schema_field({"oneOf": [{"type": "string", "pattern": "^0?[0-7]{3}$"}, {"type": "integer"}]})

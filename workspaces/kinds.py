@@ -14,7 +14,7 @@ from rest_framework import serializers
 
 from accounts.rest import StrictSerializer
 from primer_site.errors import Invalid
-from workspaces.fields import ByKind, KindSerializer, by_kind
+from workspaces.fields import ByKind, BytesField, KindSerializer, by_kind
 from workspaces.providers.endpoint import refuse_link_local
 from workspaces.providers.manifests import valid_image
 
@@ -47,10 +47,18 @@ class SocketConnection(ConnectionShape):
     def validate_socket_path(self, value: str) -> str:
         kept = (self.context.get("kept_connection") or {}).get("socket_path")
         if value != kept and not is_engine_socket(value):
-            # One sentence for every reason: which files exist on the server is nobody's business.
+            # Which sentence is a matter of the text alone: which files exist on the server is nobody's business.
+            if _is_below_socket_dirs(value):
+                raise serializers.ValidationError("there is no engine's socket at this path on the server")
             dirs = ", ".join(settings.PRIMER_SOCKET_DIRS)
             raise serializers.ValidationError(f"must be the absolute path of an engine's socket below {dirs}")
         return value
+
+
+def _is_below_socket_dirs(path: str) -> bool:
+    """Whether a path is written as one below PRIMER_SOCKET_DIRS; wherever it leads, nothing is looked at."""
+    plain = path.startswith("/") and "\0" not in path and os.path.normpath(path) == path
+    return plain and any(Path(path).is_relative_to(root) for root in settings.PRIMER_SOCKET_DIRS)
 
 
 def is_engine_socket(path: str) -> bool:
@@ -217,14 +225,14 @@ class ContainerBackend(BackendShape):
     cpu_cores = serializers.FloatField(
         default=1.0, min_value=0.05, max_value=256, help_text="Cores, also parts of one."
     )
-    memory_bytes = serializers.IntegerField(
+    memory_bytes = BytesField(
         default=512 * MIB, min_value=64 * MIB, max_value=4 * TIB,
         help_text="Memory in bytes; a program that passes it is ended (oom).",
     )  # fmt: skip
     pids_limit = serializers.IntegerField(
         default=256, min_value=16, max_value=32768, help_text="Processes and threads at once."
     )
-    disk_bytes = serializers.IntegerField(
+    disk_bytes = BytesField(
         default=1024 * MIB, min_value=1 * MIB, max_value=64 * TIB,
         help_text="Space for files in bytes. On a volume it is soft: a cap for each file, and a watcher.",
     )  # fmt: skip

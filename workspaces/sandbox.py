@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -82,6 +83,9 @@ class Sandbox(FileCalls):
         self._facts: Facts | None = None
         self._closing = False
         self._handles: set[ExecHandle] = set()
+        self._quiet = asyncio.Lock()
+        self._admits = asyncio.Event()
+        self._admits.set()
 
     # -- the channel
 
@@ -173,7 +177,22 @@ class Sandbox(FileCalls):
 
     # -- programs
 
-    async def start_exec(self, request: ExecRequest) -> ExecHandle:
+    @asynccontextmanager
+    async def quiet(self) -> AsyncIterator[int]:
+        """While it is held no program starts through this client but with `through`; starts wait for its end.
+
+        Gives how many programs run now, those that an ended run left behind included.
+        """
+        async with self._quiet:
+            self._admits.clear()
+            try:
+                started = [handle.wait_started() for handle in self._handles]
+                await asyncio.gather(*started, return_exceptions=True)  # what was let in before is in the list below
+                yield sum(max(run.state != "ended", len(run.survivors)) for run in await self.list_execs())
+            finally:
+                self._admits.set()
+
+    async def start_exec(self, request: ExecRequest, *, through: bool = False) -> ExecHandle:
         """Starts a program and returns when it runs; a known id attaches instead, so a repeated start runs nothing twice.
 
         Raises StartFailure (which part and why), Invalid, SandboxBusy, and ChannelClosed when no channel can be had.
@@ -181,6 +200,8 @@ class Sandbox(FileCalls):
         if sum(map(len, request.argv)) + sum(len(k) + len(v) for k, v in request.env.items()) > 2 * MIB:
             facts = {"part": "argv0", "reason": "argument_too_long"}
             raise exec_error("cannot_start", "", facts, program=request.argv[0])
+        if not through:
+            await self._admits.wait()
         handle = self._follow(request.id, request, (0, 0))
         await handle.wait_started()
         return handle
@@ -200,9 +221,11 @@ class Sandbox(FileCalls):
         handle.on_done(self._handles.discard)
         return handle
 
-    async def run(self, request: ExecRequest, *, keep_bytes: int = MIB) -> tuple[ExecOutcome, bytes, bytes]:
+    async def run(
+        self, request: ExecRequest, *, keep_bytes: int = MIB, through: bool = False
+    ) -> tuple[ExecOutcome, bytes, bytes]:
         """Runs to the end; returns the outcome and the first `keep_bytes` of stdout and of stderr."""
-        return await self.collect(await self.start_exec(request), keep_bytes)
+        return await self.collect(await self.start_exec(request, through=through), keep_bytes)
 
     @staticmethod
     async def collect(handle: ExecHandle, keep_bytes: int) -> tuple[ExecOutcome, bytes, bytes]:

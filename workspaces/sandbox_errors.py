@@ -173,7 +173,8 @@ def file_error(code: str, message: str) -> PrimerError:
     if kind is not None:
         return kind()
     if code == "invalid":
-        return Invalid(message[0].upper() + message[1:] + "." if message in _INVALID_PATHS else "")
+        shown = message.replace(" ..", ' ".."')  # or the dots are read as the end of the sentence
+        return Invalid(shown[0].upper() + shown[1:] + "." if message in _INVALID_PATHS else "")
     if code == "unknown_operation":
         return ProtocolError("The runtime of this sandbox is too old for this call.")
     return ProviderError("The sandbox could not do this: an input/output error.")

@@ -6,7 +6,6 @@ import base64
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from django.core.validators import RegexValidator
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -15,12 +14,12 @@ from accounts.rest import (
     ID_HELP,
     LABELS_HELP,
     LabelsField,
+    SlugField,
     StrictSerializer,
     checked_beside,
     refuse_reserved,
 )
 from primer_site import vault
-from primer_site.resource import SLUG_PATTERN
 from workspaces.fields import (
     CommandField,
     EnvField,
@@ -78,14 +77,6 @@ class UtcField(serializers.DateTimeField):
             return value.isoformat().replace("+00:00", "Z")
         shown: str = super().to_representation(value)
         return shown
-
-
-class SlugField(serializers.CharField):
-    def __init__(self, **kwargs: Any) -> None:
-        message = "must be 1 to 63 lower-case letters, digits or '-', not beginning or ending with '-'"
-        super().__init__(
-            max_length=63, trim_whitespace=False, validators=[RegexValidator(SLUG_PATTERN, message)], **kwargs
-        )
 
 
 class ResourceSerializer(StrictSerializer):

@@ -16,6 +16,7 @@ from primer_site import vault
 from primer_site.crashpoints import reach
 from primer_site.errors import Conflict, FieldError, InUse
 from primer_site.resource import SluggedResource
+from primer_site.words import kind_words
 from workspaces import audited, bells
 from workspaces.models import (
     AT_REST,
@@ -201,7 +202,7 @@ def _refuse_in_use(
     if slugs:
         more = " and more" if len(slugs) > LISTED_USERS else ""
         raise InUse(
-            f"{row.KIND.replace('_', ' ').capitalize()} {row.slug} is used by {', '.join(slugs[:LISTED_USERS])}{more}.",
+            f"{kind_words(row.KIND)} {row.slug} is used by {', '.join(slugs[:LISTED_USERS])}{more}.",
             hint=hint,
         )
 

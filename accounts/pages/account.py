@@ -18,6 +18,7 @@ from django.utils import timezone
 from accounts import services
 from accounts.api import LoginView, PasswordView, TokenViewSet
 from accounts.models import User
+from accounts.pages import once
 from accounts.pages.door import Door
 from accounts.pages.views import UNPROCESSABLE, back, done, page
 from primer_site import problems
@@ -81,26 +82,31 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 def account(request: HttpRequest) -> HttpResponse:
     """Password, looks, time zone and own tokens on one page."""
-    door = Door(TokenViewSet, request)
-    tokens = list(door.view("GET", "list").get_queryset().order_by("-created"))
-    return render(request, "accounts/account.html", _account(request, tokens=tokens))
+    made = once.take(request)
+    response = _account_page(request, made=made)
+    return once.unstored(response) if made else response
 
 
-def _account(request: HttpRequest, **given: Any) -> dict[str, Any]:
+def _account_page(request: HttpRequest, *, status: int = 200, **given: Any) -> HttpResponse:
+    tokens = list(Door(TokenViewSet, request).view("GET", "list").get_queryset().order_by("-created"))
     zones = sorted(name for name in zoneinfo.available_timezones() if "/" in name or name == "UTC")
-    return {
+    context = {
         "heading": "Account",
+        "tokens": tokens,
+        "server": request.build_absolute_uri("/").rstrip("/"),
         "zones": zones,
         "zone": timezone.get_current_timezone_name(),
         "lifetimes": LIFETIMES,
         "themes": THEMES,
         **given,
     }
+    return render(request, "accounts/account.html", context, status=status)
 
 
 def password(request: HttpRequest) -> HttpResponse:
     """Changes one's password; this browser stays signed in, every other one is out."""
     error: PrimerError | None = None
+    forced = MUST_CHANGE in request.session
     if request.method == "POST":
         given = {name: request.POST.get(name, "") for name in ("old", "new")}
         try:
@@ -111,7 +117,7 @@ def password(request: HttpRequest) -> HttpResponse:
             Door(PasswordView, request).call("POST", "post", data=given)
             update_session_auth_hash(request, User.objects.get(username=request.user.get_username()))
             request.session.pop(MUST_CHANGE, None)
-            return done(request, "Password changed.", back(request, "/account/"))
+            return done(request, "Password changed.", back(request, "/" if forced else "/account/"))
         except Exception as exc:
             error = problems.to_error(exc)
             if error.code == "internal":
@@ -122,7 +128,8 @@ def password(request: HttpRequest) -> HttpResponse:
         "error": error,
         "errors": errors,
         "fields": PASSWORDS,
-        "forced": MUST_CHANGE in request.session,
+        "forced": forced,
+        "next": back(request, ""),
     }
     return render(request, "accounts/password.html", context, status=UNPROCESSABLE if error else 200)
 
@@ -155,27 +162,23 @@ def keys(request: HttpRequest) -> HttpResponse:
 
 
 def token_new(request: HttpRequest) -> HttpResponse:
-    """Makes a token; its value is in this one answer and nowhere else."""
-    door = Door(TokenViewSet, request)
-    error: PrimerError | None = None
-    made: Any = None
-    if request.method == "POST":
-        lifetime = request.POST.get("expires_in_s", "")
-        body: dict[str, Any] = {
-            "name": request.POST.get("name", "").strip(),
-            "scope": request.POST.get("scope", "write"),
-        }
-        body["expires_in_s"] = int(lifetime) if lifetime.isdigit() else None
-        try:
-            made = door.call("POST", "create", data=body).data
-        except Exception as exc:
-            error = problems.to_error(exc)
-            if error.code == "internal":
-                raise
-    tokens = list(door.view("GET", "list").get_queryset().order_by("-created"))
-    server = request.build_absolute_uri("/").rstrip("/")
-    context = _account(request, tokens=tokens, made=made, token_error=error, server=server)
-    return render(request, "accounts/account.html", context, status=UNPROCESSABLE if error else 200)
+    """Makes a token; the page of the account shows its value once."""
+    if request.method != "POST":
+        return HttpResponseRedirect("/account/")
+    lifetime = request.POST.get("expires_in_s", "")
+    body: dict[str, Any] = {
+        "name": request.POST.get("name", "").strip(),
+        "scope": request.POST.get("scope", "write"),
+        "expires_in_s": int(lifetime) if lifetime.isdigit() else None,
+    }
+    try:
+        made = Door(TokenViewSet, request).call("POST", "create", data=body).data
+    except Exception as exc:
+        error = problems.to_error(exc)
+        if error.code == "internal":
+            raise
+        return _account_page(request, status=UNPROCESSABLE, token_error=error)
+    return once.keep(request, "/account/", made, hidden="token")
 
 
 def token_revoke(request: HttpRequest, id: str) -> HttpResponse:

@@ -14,6 +14,7 @@ from django.urls import URLPattern, path
 
 from accounts.api import AuditViewSet, TokenViewSet, UserViewSet
 from accounts.models import Role
+from accounts.pages import once
 from accounts.pages.door import Door
 from accounts.pages.table import Filter, Row, api_query, listing, narrowed
 from accounts.pages.views import UNPROCESSABLE, done, is_fragment, page
@@ -51,15 +52,17 @@ AUDIT = Kind("/admin/audit/", "Audit log", "entry", "Nothing in this range.")
 # -- users
 
 
-def users(request: HttpRequest, *, made: Any = None, error: PrimerError | None = None) -> HttpResponse:
+def users(request: HttpRequest, *, error: PrimerError | None = None) -> HttpResponse:
     view = Door(UserViewSet, request).view("GET", "list", query=api_query(request, ()))
     rows = view.filter_queryset(view.get_queryset()).order_by("username")[:500]
+    made = once.take(request)
     context = {"heading": "Users", "rows": rows, "roles": Role.choices, "made": made, "error": error}
-    return render(request, "admin/users.html", context, status=UNPROCESSABLE if error else 200)
+    response = render(request, "admin/users.html", context, status=UNPROCESSABLE if error else 200)
+    return once.unstored(response) if made else response
 
 
 def user_new(request: HttpRequest) -> HttpResponse:
-    """Makes a user; a generated password is in this one answer."""
+    """Makes a user; the list shows the generated password once."""
     if request.method != "POST":
         return HttpResponseRedirect("/admin/users/")
     body = {"username": request.POST.get("username", "").strip(), "role": request.POST.get("role", Role.MEMBER)}
@@ -67,13 +70,18 @@ def user_new(request: HttpRequest) -> HttpResponse:
         made = Door(UserViewSet, request).call("POST", "create", data=body).data
     except Exception as exc:
         return users(request, error=known(exc))
-    return users(request, made=made)
+    return once.keep(request, "/admin/users/", made, hidden="password")
 
 
 def user_change(request: HttpRequest, name: str) -> HttpResponse:
-    """Role, activity, or a new password, which is shown once."""
+    """Role, activity, or a new password, which is shown once. To shut somebody out or to end their tokens is asked twice."""
     if request.method != "POST":
         return HttpResponseRedirect("/admin/users/")
+    shuts = request.POST.get("active") == "0"
+    if "sure" not in request.POST and (shuts or "reset_password" in request.POST):
+        Door(UserViewSet, request).call("GET", "retrieve", id=name)  # for admins alone, and of a user that there is
+        context = {"heading": "Disable user" if shuts else "Reset password", "name": name, "shuts": shuts}
+        return render(request, "admin/user_sure.html", context)
     body: dict[str, Any] = {}
     if "role" in request.POST:
         body["role"] = request.POST["role"]
@@ -86,7 +94,7 @@ def user_change(request: HttpRequest, name: str) -> HttpResponse:
     except Exception as exc:
         return users(request, error=known(exc))
     if answer.get("password") is not None:
-        return users(request, made=answer)
+        return once.keep(request, "/admin/users/", answer, hidden="password")
     return done(request, f"User {name} changed.", "/admin/users/")
 
 
@@ -146,10 +154,12 @@ def exported(rows: Any, form: str) -> HttpResponse:
 
 
 def _csv(rows: Any) -> Iterator[str]:
-    names = ("at", "actor_name", "action", "kind", "object_id", "address", "request_id")
-    yield _line(names)
+    """Old columns first: whoever reads them by number still does. A change is one cell of JSON for each side."""
+    names = ("at", "actor_name", "action", "kind", "object_id", "address", "request_id", "actor_kind", "token")
+    yield _line((*names, "before", "after"))
     for row in rows:
-        yield _line([safe_cell(str(getattr(row, name))) for name in names])
+        sides = ("" if side is None else json.dumps(side, ensure_ascii=False) for side in (row.before, row.after))
+        yield _line([safe_cell(text) for text in (*(str(getattr(row, name)) for name in names), *sides)])
 
 
 def _line(cells: Sequence[str]) -> str:

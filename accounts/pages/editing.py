@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.text import capfirst
 
 from accounts.models import User
 from accounts.pages import form as forms
@@ -15,7 +16,7 @@ from accounts.pages.meanings import described
 from accounts.pages.views import UNPROCESSABLE, done
 from accounts.permissions import may_change
 from primer_site import documents, problems
-from primer_site.errors import FieldError, Forbidden, Invalid, PreconditionFailed, PrimerError
+from primer_site.errors import FieldError, Forbidden, Invalid, PreconditionFailed, PrimerError, printable
 
 Item = dict[str, Any]
 TYPED = "typed in this form"
@@ -70,7 +71,8 @@ class Editing:
         door = self.door(request)
         base = dict(door.shown(door.get(stored))) if stored else {}
         if request.POST.get("_form") == "yaml":
-            body: Item = _spec_of(documents.read(request.POST.get("yaml", "").replace("\r\n", "\n"))).value
+            tree = documents.read(request.POST.get("yaml", "").replace("\r\n", "\n"))
+            body: Item = _spec_of(tree, self.kind).value
         else:
             body = self.body_of(request, base, editing=bool(stored))
         return {
@@ -118,7 +120,7 @@ class Editing:
         text = request.POST.get("yaml", "").replace("\r\n", "\n")
         spec: documents.Tree | None = None
         try:
-            spec = _spec_of(documents.read(text))
+            spec = _spec_of(documents.read(text), self.kind)
             return self._store(
                 request, row, {name: value for name, value in spec.value.items() if name not in READ_ONLY}
             )
@@ -140,12 +142,12 @@ class Editing:
         door = self.door(request)
         if row is None:
             item = door.create(body)
-            return done(request, f"{self.noun.capitalize()} {item['id']} created.", self.after_create(item))
+            return done(request, f"{capfirst(self.noun)} {item['id']} created.", self.after_create(item))
         rev = request.POST.get("_rev", "")
         if "_overwrite" in request.POST:
             rev = str(door.get(row.public_id).spec_rev)
         door.replace(row.public_id, body, rev=rev)
-        return done(request, f"{self.noun.capitalize()} {row.public_id} saved.", self.href(row.public_id))
+        return done(request, f"{capfirst(self.noun)} {row.public_id} saved.", self.href(row.public_id))
 
     def _form(
         self, request: HttpRequest, row: Any, body: Item, error: PrimerError | None = None, text: str | None = None
@@ -197,10 +199,17 @@ def _known(exc: Exception) -> PrimerError:
     return error
 
 
-def _spec_of(tree: documents.Tree) -> documents.Tree:
-    """The spec of a manifest (`kind` and `spec`), or the spec alone."""
+def _spec_of(tree: documents.Tree, kind: str) -> documents.Tree:
+    """The spec of a manifest (`kind` and `spec`), or the spec alone; `Invalid` for a manifest of another kind."""
     if "spec" not in tree.value or not set(tree.value) <= {"kind", "spec"}:
         return tree
+    if (found := tree.value.get("kind", kind)) != kind:
+        where = f"{documents.at_line(tree, 'kind')}: kind"
+        raise Invalid(
+            f"This page makes objects of the kind {kind}, and the text is of another.",
+            errors=[FieldError(where, f'is "{printable(str(found))}"; here it must be {kind}')],
+            hint="Put it into the page of its own kind, or send it with primectl apply.",
+        )
     spec = tree.value["spec"]
     if not isinstance(spec, dict):
         raise Invalid("The spec is not a mapping.", errors=[FieldError("spec", "must be a mapping")])

@@ -93,6 +93,7 @@ class Bound:
         default_factory=list
     )  # classes of the options that show them
     error_id: str = ""
+    typed: bool = False  # a secret was typed, and is not shown again
 
     @property
     def id(self) -> str:
@@ -104,6 +105,7 @@ class Bound:
             [
                 *([self.id + "-help"] if self.field.help or self.field.worth else []),
                 *([self.id + "-error"] if self.errors else []),
+                *([self.id + "-typed"] if self.typed else []),
             ]
         )
 
@@ -284,9 +286,20 @@ def _bind(one: Field, body: Mapping[str, Any], editing: bool) -> Bound:
     value = one.default if value is None else value
     if one.options and isinstance(value, Mapping):  # a choice that is stored as what it asks for
         value = next((o.value for o in one.options if any(f.path.rpartition(".")[2] in value for f in o.fields)), "")
-    bound = Bound(one, DRAWERS.get(one.control, _as_is)(value), fixed=one.fixed and editing)
+    bound = Bound(
+        one, DRAWERS.get(one.control, _as_is)(value), fixed=one.fixed and editing, typed=_holds_typed(one, value)
+    )
     bound.cases = _cases(one, body, editing)
     return bound
+
+
+def _holds_typed(one: Field, value: Any) -> bool:
+    """Whether a secret stands in the body as it was typed: the form that comes back does not carry it."""
+    if one.control == "secret":
+        return isinstance(value, str) and value != ""
+    return one.control == "env" and isinstance(value, Mapping) and any(
+        isinstance(inner, Mapping) and inner.get("secret") for inner in value.values()
+    )  # fmt: skip
 
 
 def _cases(one: Field, body: Mapping[str, Any], editing: bool) -> list[tuple[str, list[Bound]]]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, path
 from django.utils.cache import patch_vary_headers
+from django.utils.text import capfirst
 
 from accounts.models import AuditEntry, Role, User
 from accounts.pages.bulk import Bulk
@@ -17,7 +19,7 @@ from accounts.pages.editing import Editing, Item
 from accounts.pages.table import Column, Filter, Listing, Row, api_query, cells, listing, narrowed
 from accounts.pages.views import STOP_POLLING, done, is_fragment, page
 from accounts.permissions import may_change
-from primer_site import documents
+from primer_site import documents, shells
 from primer_site.errors import FieldError, Forbidden, Invalid, NotFound, PrimerError
 
 AUDIT_LINES = 100  # on the page of one object
@@ -64,6 +66,10 @@ class ResourcePages(Editing, Bulk):
     def moving(self, row: Any) -> bool:
         """Whether the row changes by itself now, so that its page asks again."""
         return False
+
+    def watched(self, row: Any) -> str:
+        """A mark that changes with what others may do to a row at rest, for a page that asks for it; "" where nothing may."""
+        return ""
 
     def consequences(self, request: HttpRequest, row: Any) -> dict[str, Any]:
         """What a deletion takes along: `{lines, type_id}`."""
@@ -156,10 +162,11 @@ class ResourcePages(Editing, Bulk):
 
     def detail_context(self, request: HttpRequest, row: Any, tab: str) -> dict[str, Any]:
         item = dict(self.door(request).shown(row))
-        asks = self.moving(row) and tab in self.live_tabs
-        refresh = self.href(row.public_id, "live") + f"?tab={tab}" if asks else ""
+        moving, mark = self.moving(row), self.watched(row)
+        asks = (moving or mark) and tab in self.live_tabs
+        refresh = self.href(row.public_id, "live") + f"?{urlencode({'tab': tab, 'was': mark})}" if asks else ""
         return self.context(
-            row=row, item=item, id=row.public_id, tab=tab, refresh=refresh, actions=self.actions(request, row, item),
+            row=row, item=item, id=row.public_id, tab=tab, refresh=refresh, moving=moving, actions=self.actions(request, row, item),
             changeable=may_change(self.user(request), row), copies=self.copies(request, row),
             body_template=f"{self.templates}/body.html", yaml=self._yaml_of(item) if tab == "yaml" else "",
             **self.tab_context(request, row, item, tab),
@@ -172,9 +179,11 @@ class ResourcePages(Editing, Bulk):
         """The moving part of a detail page; 286 when it has come to rest."""
         tab = request.GET.get("tab", "")
         row = self.door(request).get(id)
+        if not self.moving(row) and (mark := self.watched(row)) and mark == request.GET.get("was"):
+            return HttpResponse(status=204)  # as it was: what is open or marked on the page stays so
         context = self.detail_context(request, row, tab if tab in dict(self.tabs) else "")
         answer = render(request, "partials/live.html", context)
-        if not self.moving(row):
+        if not self.moving(row) and not self.watched(row):
             answer.status_code = STOP_POLLING
         return answer
 
@@ -183,8 +192,8 @@ class ResourcePages(Editing, Bulk):
         plural = f"{self.kind}s"
         url = request.build_absolute_uri(f"/v1/{plural}/{row.public_id}")
         return [
-            ("CLI", f"primectl describe {self.kind}/{row.public_id}"),
-            ("curl", f'curl -H "Authorization: Bearer $PRIMECTL_TOKEN" {url}'),
+            ("CLI", shells.line("primectl describe", f"{self.kind}/{row.public_id}")),
+            ("curl", f'curl -H "Authorization: Bearer $PRIMECTL_TOKEN" {shells.word(url)}'),
         ]
 
     # -- delete and actions
@@ -203,7 +212,7 @@ class ResourcePages(Editing, Bulk):
                 try:
                     goes_on = door.delete(row.public_id)
                     words = "is being deleted" if goes_on else "deleted"
-                    return done(request, f"{self.noun.capitalize()} {row.public_id} {words}.", self.base)
+                    return done(request, f"{capfirst(self.noun)} {row.public_id} {words}.", self.base)
                 except PrimerError as exc:
                     error = exc
         context = self.context(row=row, id=row.public_id, error=error, **asked)

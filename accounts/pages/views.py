@@ -79,7 +79,9 @@ def suggestions(request: HttpRequest, ask: Callable[[], Iterable[str]]) -> HttpR
     """Options of a field's list, fetched by the page when it is there; what cannot be asked leaves the field as it is."""
     try:
         found = list(ask())[:SUGGESTED]
-    except PrimerError:
+    except Exception as exc:
+        if isinstance(problems.to_error(exc), problems.Bug):
+            raise
         found = []
     return render(request, "partials/suggestions.html", {"found": found}) if found else HttpResponse(status=204)
 

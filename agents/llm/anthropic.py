@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 
-from agents.llm.base import LLMEvent, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta, ToolSpec
+from agents.llm.base import LLMEvent, LLMRequest, LLMUnavailable, Metered, Reply, TextDelta, ThinkingDelta, ToolSpec
 from agents.llm.sending import NO_TEXT, Made, arguments_of, distinct, dumped, parsed, sendable, tool_name, with_messages
 from agents.llm.wire import BROKEN, WireLLM
 from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
@@ -69,7 +69,7 @@ class AnthropicLLM(WireLLM):
         # The SDK's version of the API knows no temperature any more; the one before it does.
         extra = {} if request.temperature is None else {"anthropic-version": OLDER_VERSION}
         stream = await self.ask("/v1/messages", content, extra)
-        async with stream, aclosing(aiter(stream)) as events:
+        async with aclosing(self.pieces(stream)) as events:
             async for event in events:
                 if (delta := parts.feed(event)) is not None:
                     yield delta
@@ -116,7 +116,7 @@ class _Parts:
     def feed(self, event: dict[str, Any]) -> LLMEvent | None:
         match event.get("type"):
             case "message_start":
-                self._count(event["message"].get("usage"))
+                return self._count(event["message"].get("usage"))
             case "content_block_start":
                 self._blocks[event["index"]] = dict(event["content_block"])
                 self._json[event["index"]] = ""
@@ -124,7 +124,7 @@ class _Parts:
                 return self._delta(event["index"], event["delta"])
             case "message_delta":
                 self._stop = event["delta"].get("stop_reason") or self._stop
-                self._count(event.get("usage"))
+                return self._count(event.get("usage"))
             case "message_stop":
                 self.done = True
         return None  # kinds of events may be added at any time
@@ -146,12 +146,13 @@ class _Parts:
                 block["citations"] = [*(block.get("citations") or []), delta["citation"]]
         return None
 
-    def _count(self, usage: dict[str, Any] | None) -> None:
+    def _count(self, usage: dict[str, Any] | None) -> Metered:
         """Counts are running totals: a later one replaces an earlier one, one that is missing does not."""
         for ours, theirs in USAGE.items():
             value = (usage or {}).get(theirs)
             if isinstance(value, int) and value >= 0:
                 self._usage[ours] = value
+        return Metered(Usage.from_dict(self._usage))
 
     def reply(self) -> Reply:
         if not self.done:

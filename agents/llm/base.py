@@ -83,7 +83,22 @@ class Reply:
     request_id: str = ""  # the endpoint's own name of the request, for its support; hostile text
 
 
-LLMEvent: TypeAlias = TextDelta | ThinkingDelta | Reply
+@dataclass(frozen=True, slots=True)
+class Metered:
+    """What the question has cost so far, by the endpoint's own count; a later one replaces it, and so does the reply."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The question waits for one of the `places` at `provider`, which others hold."""
+
+    provider: str
+    places: int
+
+
+LLMEvent: TypeAlias = TextDelta | ThinkingDelta | Metered | Waiting | Reply
 
 
 class LLM(ABC):
@@ -110,7 +125,7 @@ class LLM(ABC):
 
     @abstractmethod
     def stream(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
-        """Deltas as they come, then one `Reply`.
+        """Deltas, and what else is known before the end, as they come; then one `Reply`.
 
         Raises `LLMConfig` for what a retry cannot mend, `ContextTooLong` where a shorter history can, and `LLMUnavailable`
         for what a retry may; nothing else. Closing the generator ends the request. A call whose arguments are broken or cut comes with `problem` set, never as `{}`.

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from agents.llm.base import LLMConfig, LLMEvent, LLMRequest, LLMUnavailable, Reply, TextDelta, ThinkingDelta
+from agents.llm.base import LLMConfig, LLMEvent, LLMRequest, LLMUnavailable, Metered, Reply, TextDelta, ThinkingDelta
 from agents.llm.sending import NO_TEXT, Made, arguments_of, distinct, dumped, parsed, sendable, tool_name, with_messages
 from agents.llm.wire import BROKEN, WireLLM
 from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
@@ -46,11 +46,11 @@ class OpenAILLM(WireLLM):
             "/chat/completions", with_messages(body_of(request, own=self.at_home), system + messages)
         )
         try:
-            async with stream, aclosing(aiter(stream)) as chunks:
+            async with aclosing(self.pieces(stream)) as chunks:
                 async for chunk in chunks:
                     for delta in parts.feed(chunk):
                         yield delta
-        except (self.sdk.APIConnectionError, OSError, ValueError):
+        except (LLMUnavailable, OSError, ValueError):
             if not parts.stop:
                 raise
         yield replace(parts.reply(), request_id=str(stream.response.headers.get("x-request-id") or "")[:100])
@@ -74,9 +74,10 @@ class _Parts:
     stop: str = ""
 
     def feed(self, chunk: dict[str, Any]) -> list[LLMEvent]:
+        events: list[LLMEvent] = []
         if isinstance(used := chunk.get("usage"), dict):
             self.usage = _usage(used)
-        events: list[LLMEvent] = []
+            events.append(Metered(self.usage))
         for choice in chunk.get("choices") or []:
             if choice.get("index", 0) != 0:
                 continue

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import ssl
 from abc import abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
@@ -16,13 +18,14 @@ import httpx2
 import structlog
 
 from agents.llm.address import Place, place_of, resolve
-from agents.llm.base import LLM, LLMConfig, LLMError, LLMEvent, LLMRequest, LLMUnavailable
+from agents.llm.base import LLM, LLMConfig, LLMError, LLMEvent, LLMRequest, LLMUnavailable, Waiting
 from agents.llm.failures import of_status
-from agents.llm.gate import DEFAULT_CONCURRENCY, one_of
+from agents.llm.gate import DEFAULT_CONCURRENCY, in_line
 from agents.redact import Redactor
 
 TIMEOUT_S = 120.0  # without a byte of an answer
 CONNECT_S = 10.0
+WAIT_TOLD_S = 2.0  # for a place at the provider; who waits longer is told
 ADDRESSES_S = 30.0  # for which an endpoint's addresses, once checked, are connected to without asking again
 # The SDKs also send what they find in variables of the server (OPENAI_CUSTOM_HEADERS, OPENAI_ORG_ID, …) and what machine
 # it is. Endpoints are chosen by people; the server's environment is not theirs.
@@ -33,6 +36,14 @@ MAX_ANSWER_BYTES = 64 * 1024 * 1024
 MAX_LINE_BYTES = 4 * 1024 * 1024  # the SDKs join a line piece by piece
 STRANGE = "The model's endpoint answers in a form that is not this kind of API."
 BROKEN = "The connection to the model broke in the middle of its reply."
+UNREACHED = "The model's endpoint cannot be reached."
+UNANSWERED = "The model's endpoint closed the connection without an answer."
+EVENT_STREAM = "text/event-stream"
+WHERE = (
+    "Check the provider's base_url and kind: base_url is the part of the API's address before /v1/messages (anthropic) or "
+    "/chat/completions (openai)."
+)
+_MEDIA = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
 # What hostile bytes and shapes make of the SDK's reading and of ours: not JSON, not UTF-8, a list for an object.
 STRANGE_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
 log = structlog.get_logger(__name__)
@@ -74,7 +85,7 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
                 extensions={**request.extensions, "sni_hostname": self._place.host},
             )  # fmt: skip
             try:
-                return _bounded(await self._inner.handle_async_request(pinned))
+                return await _bounded(await self._inner.handle_async_request(pinned))
             except httpx2.ConnectError as exc:
                 failure = exc
         self._addresses = []
@@ -96,12 +107,31 @@ def _tls() -> ssl.SSLContext:
     return ssl.create_default_context()
 
 
-def _bounded(response: httpx2.Response) -> httpx2.Response:
-    if response.headers.get("content-encoding", "identity").lower() != "identity":  # it was asked for none
-        raise LLMUnavailable(STRANGE)
+async def _bounded(response: httpx2.Response) -> httpx2.Response:
+    """The answer with a bound on its length; one that is not worth reading is closed unread, however long it is."""
+    wrong: LLMError | None = None
+    if response.status_code == 200 and media_type(response.headers) == "text/html":  # a page for people
+        wrong = _other_api(response.headers)
+    elif response.headers.get("content-encoding", "identity").lower() != "identity":  # it was asked for none
+        wrong = LLMUnavailable(STRANGE)
+    if wrong is not None:
+        await response.aclose()
+        raise wrong
     if isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = _Bounded(response.stream)
     return response
+
+
+def media_type(headers: Mapping[str, str]) -> str:
+    """What a body says it is, without parameters; "" when it does not say."""
+    return headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _other_api(headers: Mapping[str, str]) -> LLMConfig:
+    """Something answers at the base_url, and well, but it is not this API: no retry mends that."""
+    found = media_type(headers)
+    told = f" It answers with {found[:60]}." if _MEDIA.fullmatch(found) else ""
+    return LLMConfig(f"The model's endpoint does not speak this API.{told}", hint=WHERE)
 
 
 class _Bounded(httpx2.AsyncByteStream):
@@ -177,10 +207,39 @@ class WireLLM(LLM):
         Through the SDK's way for requests of one's own: what it offers for this path checks and copies each message, and
         makes an object of each piece of an answer. That is half of what a turn costs.
         """
-        return await self.client.post(
+        stream = await self.client.post(
             path, content=content, cast_to=object, stream=True, stream_cls=self.sdk.AsyncStream[object],
             options={"headers": headers or {}},
         )  # fmt: skip
+        if media_type(stream.response.headers) == "application/json":  # an answer in one piece was not asked for
+            async with stream:
+                raise self._not_a_stream(stream.response.headers, await stream.response.aread())
+        return stream
+
+    def _not_a_stream(self, headers: Mapping[str, str], body: bytes) -> LLMError:
+        """Some gateways give status 200 to a refusal of theirs; anything else is another API."""
+        try:
+            said = json.loads(body)
+        except (ValueError, RecursionError):
+            said = None
+        if isinstance(said, dict) and said.get("error"):
+            return of_status(200, said, headers, self._redactor)
+        return _other_api(headers)
+
+    async def pieces(self, stream: Any) -> AsyncGenerator[Any, None]:
+        """The JSON values of an answer. From here on a lost connection broke a reply."""
+        heard = False
+        async with stream, aclosing(aiter(stream)) as values:
+            try:
+                async for value in values:
+                    heard = True
+                    yield value
+            except self.sdk.APITimeoutError:
+                raise
+            except self.sdk.APIConnectionError as exc:
+                raise _cause(exc) or LLMUnavailable(BROKEN) from exc
+        if not heard and media_type(stream.response.headers) != EVENT_STREAM:
+            raise _other_api(stream.response.headers)
 
     @property
     @abstractmethod
@@ -201,7 +260,11 @@ class WireLLM(LLM):
             raise LLMConfig(
                 "No model is named.", hint="Set model.model_name of the agent, or the provider's default_model."
             )
-        async with one_of(self.endpoint.places, self.endpoint.name):
+        async with in_line(self.endpoint.places, self.endpoint.name) as place:
+            await asyncio.wait({place}, timeout=WAIT_TOLD_S)
+            if not place.done():
+                yield Waiting(self.endpoint.name, self.endpoint.places)
+            await place
             with self._translated():
                 async with aclosing(self.replies(request)) as events:
                     async for event in events:
@@ -209,7 +272,10 @@ class WireLLM(LLM):
 
     async def models(self) -> list[str]:
         with self._translated():
-            return sorted([str(model.id) async for model in self.client.models.list()])
+            try:
+                return sorted([str(model.id) async for model in self.client.models.list()])
+            except STRANGE_SHAPES as exc:
+                raise _other_api({}) from exc
 
     async def close(self) -> None:
         await self._http.aclose()
@@ -225,7 +291,8 @@ class WireLLM(LLM):
         except (sdk.APITimeoutError, httpx2.TimeoutException) as exc:
             raise LLMUnavailable(f"The model did not answer within {self.endpoint.timeout_s:g} s.") from exc
         except sdk.APIConnectionError as exc:
-            raise _cause(exc) or LLMUnavailable("The model's endpoint cannot be reached.") from exc
+            gone = isinstance(exc.__cause__, httpx2.RemoteProtocolError | httpx2.ReadError)
+            raise _cause(exc) or LLMUnavailable(UNANSWERED if gone else UNREACHED) from exc
         except sdk.APIStatusError as exc:
             raise of_status(exc.status_code, exc.body, exc.response.headers, self._redactor) from exc
         except sdk.APIError as exc:  # an error in the middle of an answer that began well

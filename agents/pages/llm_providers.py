@@ -13,7 +13,7 @@ from accounts.pages.editing import Item
 from accounts.pages.form import LEFT_OUT, Field, Option, Section
 from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
-from accounts.pages.views import page, part, suggestions
+from accounts.pages.views import is_fragment, page, part, suggestions
 from agents.api import LLMProviderViewSet
 from agents.llm import KINDS
 from agents.models import Health, LLMKind, LLMProvider
@@ -146,7 +146,9 @@ class LLMProviderPages(ResourcePages):
             found = door.call("POST", "test", id=id).data
         except Exception as exc:
             error = problems.to_error(exc)
-        return part(request, "llm_providers/tested.html", {"found": found, "error": error, "row": row, "pages": self})
+        row = door.get(id)  # with the health that the call has found
+        context = {"found": found, "error": error, "row": row, "pages": self, "swaps": is_fragment(request)}
+        return part(request, "llm_providers/tested.html", context)
 
     def tab_context(self, request: HttpRequest, row: LLMProvider, item: Item, tab: str) -> dict[str, Any]:
         from agents.pages.agents import AGENTS
@@ -156,7 +158,9 @@ class LLMProviderPages(ResourcePages):
             return {"listing": AGENTS.listing(request, rows), "listed": AGENTS}
         if tab == "activity":
             return {"entries": audited(row)}
-        return {"key": key_of(item, row)}
+        config, key = item["config"], key_of(item, row)
+        needs = row.provider != LLMKind.SCRIPTED and not config.get("base_url")
+        return {"key": key, "keyless": self.may_create(request) and needs and not key}
 
     def consequences(self, request: HttpRequest, row: LLMProvider) -> dict[str, Any]:
         return {"lines": ["The settings and the stored key of this model endpoint."], "type_id": False}

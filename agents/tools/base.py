@@ -125,7 +125,7 @@ class ToolOutcome:
     evidence: dict[str, Any] = field(default_factory=dict)
     bytes: int = 0
     truncated: bool = False
-    duration_ms: float = 0.0
+    duration_ms: float | None = 0.0  # None: not known
     files: tuple[FileChange, ...] = ()
     signal: int | None = None
     fatal: BenchFailed | None = None  # the bench itself failed: no further call can work
@@ -141,7 +141,7 @@ class ToolOutcome:
             "evidence": self.evidence,
             "bytes": self.bytes,
             "truncated": self.truncated,
-            "duration_ms": round(self.duration_ms, 1),
+            "duration_ms": None if self.duration_ms is None else round(self.duration_ms, 1),
             "files": [change.to_dict() for change in self.files],
         }
 

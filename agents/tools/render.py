@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from agents.tools.base import RESULT_BYTES
+from primer_site.words import counted
 from workspaces.execution import ExecOutcome, OutputChunk, Stream
 
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
@@ -200,5 +201,7 @@ def exec_text(outcome: ExecOutcome, kept: dict[Stream, Kept], exec_id: str) -> t
         lines.append(f"{stream}: {totals[stream]} bytes" + (f"\n{text.removesuffix(chr(10))}" if text else ""))
     if outcome.survivors:
         names = ", ".join(f"{s.pid} {s.command[:60]}" for s in outcome.survivors[:10])
-        lines.append(f"{len(outcome.survivors)} processes still run: {names}")
+        count = len(outcome.survivors)
+        verb = "still runs" if count == 1 else "still run"
+        lines.append(f"{counted(count, 'process', 'processes')} {verb}: {names}")
     return "\n".join(lines), truncated

@@ -12,6 +12,7 @@ from cli.client import Reply
 from cli.command import command
 from cli.commands.create import file_option, recursive_option
 from cli.errors import ApiError, Exit, UsageError
+from cli.invoked import word
 from cli.kinds import Ref
 from cli.manifest import Document
 from cli.present import Batch
@@ -81,7 +82,7 @@ def replaced(app: App, document: Document, ref: Ref, before: Reply, *, dry: bool
     except ApiError as exc:
         if exc.status == 412:
             exc.lines = [f"{document.file}: {ref} was changed by someone else since you read it"]
-            exc.hint = f"look, then apply again: primectl get {ref} -o yaml"
+            exc.hint = f"look, then apply again: primectl get {word(str(ref))} -o yaml"
             raise
         failure = refused(app, exc, document.kind, document.spec, document)
         if any(_FIXED in field.message for field in exc.fields):  # the object stands in the way, not the value

@@ -13,6 +13,7 @@ from cli.assign import build
 from cli.command import command
 from cli.commands.wait import until_phase
 from cli.errors import ApiError, CliError, UsageError
+from cli.invoked import word
 from cli.kinds import PROVIDER as WORKSPACE_PROVIDER
 from cli.kinds import TEMPLATE, WORKSPACE, Kind, Ref, kind_named
 from cli.manifest import Document
@@ -134,7 +135,7 @@ class Order:
 def _afterwards(app: App, ref: Ref, item: dict[str, Any]) -> None:
     """Notes for people at a terminal; that one cannot be had is not worth a failure."""
     if ref.kind is WORKSPACE:
-        app.console.note(f"booting; wait with: primectl wait {ref} --for=phase=running")
+        app.console.note(f"booting; wait with: primectl wait {word(str(ref))} --for=phase=running")
         return
     if ref.kind not in (WORKSPACE_PROVIDER, TEMPLATE):
         return

@@ -12,6 +12,7 @@ from cli.app import PLAIN, App
 from cli.command import command
 from cli.commands.wait import boot_lines, reason_text
 from cli.errors import UsageError
+from cli.invoked import word
 from cli.kinds import Ref, refs_of
 from cli.text import age, dig, mapping, moment, seconds
 
@@ -158,6 +159,7 @@ SECTIONS: dict[str, tuple[tuple[str, Callable[[App, Item], list[str]]], ...]] = 
 
 
 def _next(ref: Ref, item: Item) -> tuple[str, str]:
+    ref = Ref(ref.kind, word(ref.id))
     match ref.kind.name:
         case "workspace_provider":
             return f"primectl provider check {ref.id}", "primectl create -f TEMPLATE.yaml"

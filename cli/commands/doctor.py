@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from cli import present
+from cli import invoked, present
 from cli.app import App
 from cli.client import Reply
 from cli.command import command
@@ -175,7 +175,7 @@ def _providers(app: App) -> Iterator[Check]:
         health = dig(status, "health", "unknown")
         word = {"healthy": "ok", "degraded": "warn", "unknown": "warn"}.get(str(health), "fail")
         line = present.engine_line(str(item.get("id")), status)
-        yield Check(word, "provider", line, f"primectl provider check {item.get('id')}")
+        yield Check(word, "provider", line, f"primectl provider check {invoked.word(str(item.get('id')))}")
 
 
 def _images(app: App) -> Iterator[Check]:
@@ -186,7 +186,7 @@ def _images(app: App) -> Iterator[Check]:
         except CliError as exc:
             # Not ours to ask, or an engine that is away and has its own line: nothing is known of the image.
             word = "skip" if exc.exit in (Exit.DENIED, Exit.UNREACHABLE) else "warn"
-            fix = f"primectl template check {ref.id}"
+            fix = f"primectl template check {invoked.word(ref.id)}"
             yield Check(word, "image", f"{ref.id}: not checked: {exc.lines[0]}", fix)
             continue
         image = str(dig(item, "backend.image", "its image"))

@@ -12,6 +12,7 @@ from cli.app import App
 from cli.command import Group, command
 from cli.errors import ApiError, Done, Exit, UsageError
 from cli.execution import Screen
+from cli.invoked import line
 from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.landing import MAX_BYTES, MAX_FILES, Landing, local_name
 from cli.output import Console
@@ -87,7 +88,7 @@ def _cat(app: App, ref: Ref, path: str, *, raw: bool) -> None:
         if is_directory(response):
             raise UsageError(
                 f"{path} is a directory" if path.strip("./") else "the workspace itself is a directory",
-                hint=f"save it with: primectl workspace files get {ref.id} {path} -O DIR",
+                hint="save it with: " + line("primectl workspace files get", ref.id, path, options="-O DIR"),
             )
         print_bytes(app.console, response, raw=raw)
 
@@ -254,7 +255,7 @@ def files_rm(app: App, *, name: str, paths: tuple[str, ...], recursive: bool) ->
         except ApiError as exc:
             if exc.code == "not_empty":
                 exc.lines = [f"{ref.id}:{path} is a directory with something in it"]
-                exc.hint = f"primectl workspace files rm -R {ref.id} {path}"
+                exc.hint = line("primectl workspace files rm -R", ref.id, path)
             raise no_file(app, exc, ref, path) from exc
         if not app.quiet:
             app.console.line(f"{ref.id}:{path} deleted")

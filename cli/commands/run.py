@@ -19,6 +19,7 @@ from cli.commands.wait import until_gone, until_phase
 from cli.commands.workspace import env_option, execute, raw_option
 from cli.errors import ApiError, CliError, Done, Exit, UsageError
 from cli.execution import piped_input
+from cli.invoked import word
 from cli.kinds import TEMPLATE, WORKSPACE, Ref, ref_of
 from cli.landing import Landing, local_name
 from cli.refusals import refused
@@ -249,4 +250,6 @@ class _Removed:
             until_gone(self.app, self.ref, self.app.clock() + _REMOVAL_S, f"{_REMOVAL_S:g} s")
         except (CliError, KeyboardInterrupt) as exc:
             why = f": {exc.lines[0].removesuffix('.')}" if isinstance(exc, CliError) else ""
-            self.app.console.note(f"warning: {self.ref} may be left{why}; remove it: primectl delete {self.ref}")
+            self.app.console.note(
+                f"warning: {self.ref} may be left{why}; remove it: primectl delete {word(str(self.ref))}"
+            )

@@ -12,6 +12,7 @@ from cli import jsonpath
 from cli.app import App
 from cli.command import command
 from cli.errors import ApiError, CliError, Exit, UsageError
+from cli.invoked import word
 from cli.kinds import Ref, refs_of
 from cli.text import dig, duration, image_hint
 
@@ -159,7 +160,7 @@ def boot_lines(item: dict[str, Any]) -> list[str]:
 def _hopeless_hint(ref: Ref, item: dict[str, Any], temporary: bool) -> str:
     if item.get("phase_reason") == "image_not_found":
         return image_hint(str(dig(item, "spec.backend.image") or item.get("phase_detail")))
-    return "" if temporary else f"primectl describe {ref}"
+    return "" if temporary else f"primectl describe {word(str(ref))}"
 
 
 def until_gone(app: App, ref: Ref, deadline: float, limit: str) -> None:

@@ -217,7 +217,11 @@ def _move(app: App, name: str, verb: str, phase: str, *, timeout: str, no_wait: 
 @click.argument("name", metavar="WORKSPACE")
 @click.pass_obj
 def workspace_verify(app: App, *, name: str) -> None:
-    """Run the probes in the sandbox again and show what was asked, applied and proven. Exit 1 unless proven."""
+    """Run the probes in the sandbox again and show what was asked, applied and proven. Exit 1 unless proven.
+
+    It also meets the limits: one process too many and one byte too many must be refused. While programs run in the
+    workspace, what would disturb them is left out, and the table says so.
+    """
     style = app.format(("json",), "text")
     ref = app.full(ref_of(WORKSPACE, name))
     try:

@@ -13,10 +13,10 @@ LOUDER: Final = 2  # a limit that was met is offered again so many times as high
 RAISED: Final = ("max_turns", "max_tool_calls", "timeout_s", "max_tokens")
 
 
-def ending(session: AgentSession, limits: dict[str, Any]) -> dict[str, Any]:
-    """`{reason, failing, raise_url, raise_name, raise_to, kept_running, message}`; {} while it goes on.
+def ending(session: AgentSession, limits: dict[str, Any], most: dict[str, Any] | None = None) -> dict[str, Any]:
+    """`{reason, failing, raise_url, raise_name, raise_to, alive, message}`; {} while it goes on.
 
-    `limits` are those that held. At most one query.
+    `limits` are those that held, `most` those that a new session of this person may have, None for any. At most one query.
     """
     reason = session.ended_reason
     if not reason:
@@ -28,7 +28,7 @@ def ending(session: AgentSession, limits: dict[str, Any]) -> dict[str, Any]:
         runs = Exec.objects.filter(workspace=session.workspace_id, session_id=session.slug, state=ExecState.RUNNING)
         found["alive"] = runs.exists()
     elif reason in (EndedReason.LIMIT, EndedReason.TIMED_OUT):
-        found |= _raised(session, limits)
+        found |= _raised(session, limits, most or {})
     return found
 
 
@@ -39,13 +39,20 @@ def _failing(session: AgentSession) -> int:
     return errors.order_by("-seq").values_list("seq", flat=True).first() or 0
 
 
-def _raised(session: AgentSession, limits: dict[str, Any]) -> dict[str, Any]:
-    """Where a new session with the same input and the met limit raised is written; {} for a limit that is not the session's."""
+def _raised(session: AgentSession, limits: dict[str, Any], most: dict[str, Any]) -> dict[str, Any]:
+    """Where a new session with the same input and the met limit raised is written; {} for a limit that is not the session's.
+
+    At the most that this person may have it is `raise_agent` alone: the limit is the agent's, and raised there.
+    """
     name = (session.ended_detail or {}).get("code")
     value = limits.get(str(name))
     if name not in RAISED or not isinstance(value, int | float):
         return {}
     more = value * LOUDER
+    if isinstance(top := most.get(str(name)), int | float):
+        if value >= top:
+            return {"raise_agent": session.agent.slug, "raise_name": name}
+        more = min(more, top)
     return {
         "raise_url": f"/sessions/new/?{urlencode({'again': session.slug, name: f'{more:g}'})}",
         "raise_name": name,

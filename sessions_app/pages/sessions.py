@@ -28,6 +28,7 @@ from sessions_app.serializers import NewSessionSerializer
 from workspaces.models import COMING, Phase, Workspace, WorkspaceTemplate
 
 THROWAWAY = "template:"
+SAMPLE = "sample "
 SAMPLES = (
     ("Six times seven", "Run this code: print(6 * 7)"),
     (
@@ -53,6 +54,12 @@ LIMITS = (
 def status_of(item: Item, row: Any) -> str:
     """What the chip shows: the status, or how it ended."""
     return str(item["ended_reason"] or item["status"])
+
+
+def _sample(number: str) -> str:
+    """The text of a sample by its number; "" where there is none."""
+    known = number.isascii() and number.isdigit() and int(number[:3]) < len(SAMPLES)
+    return SAMPLES[int(number)][1] if known and len(number) < 3 else ""
 
 
 def first_line(item: Item, row: Any) -> str:
@@ -147,9 +154,8 @@ class SessionPages(ResourcePages):
             body["workspace_id"] = THROWAWAY + template
         agents = list(Agent.objects.live().values_list("slug", flat=True)[:2])
         body["agent_id"] = body["agent_id"] or (agents[0] if len(agents) == 1 else "")
-        sample = request.GET.get("sample", "")
-        if sample.isdigit() and int(sample) < len(SAMPLES):
-            body["initial_instructions"] = SAMPLES[int(sample)][1]
+        if text := _sample(request.GET.get("sample", "")):
+            body["initial_instructions"] = text
         return body
 
     def sections(self, request: HttpRequest, body: Mapping[str, Any], *, editing: bool) -> list[Section]:
@@ -198,6 +204,9 @@ class SessionPages(ResourcePages):
 
     def body_of(self, request: HttpRequest, base: Item, *, editing: bool) -> Item:
         body = super().body_of(request, base, editing=editing)
+        sample = request.POST.get("_redraw", "")  # a sample says which one; what else was chosen stays
+        if sample.startswith(SAMPLE) and (text := _sample(sample.removeprefix(SAMPLE))):
+            body["initial_instructions"] = text
         body.setdefault("limits", {})
         return body
 
@@ -235,7 +244,7 @@ class SessionPages(ResourcePages):
     def cancel(self, request: HttpRequest, id: str) -> HttpResponse:
         if request.method == "POST":
             code = self.door(request).call("POST", "cancel", id=id).status_code
-            words = "was cancelled; its command is dead." if code == 200 else "is stopping."
+            words = "was cancelled." if code == 200 else "is stopping."
             messages.success(request, f"Session {id} {words}")
         return HttpResponseRedirect(self.href(id), status=303)
 
@@ -267,7 +276,7 @@ class SessionPages(ResourcePages):
             "status": status_of(item, row), "workspace": workspace, "agent_spec": row.agent_spec,
             "workspace_gone": workspace.deleted_at is not None, "isolates": workspace.provider.provider != "local",
             "ended": row.status == Status.ENDED, "took": took(item, row), "stopping": bool(row.cancel_requested_by) and self.moving(row),
-            "ending": ending(row, item["limits"]) if tab in ("", "head") else {},
+            "ending": ending(row, item["limits"], self._most(request, row)) if tab in ("", "head") else {},
         }  # fmt: skip
         if tab != "head":
             found |= self._neighbours(request, row)
@@ -280,6 +289,10 @@ class SessionPages(ResourcePages):
         elif not tab:
             found |= transcript.opened(request, row)
         return found
+
+    def _most(self, request: HttpRequest, row: AgentSession) -> dict[str, Any] | None:
+        """The limits that a new session of this person may have at most: the agent's, except for admins."""
+        return None if self.user(request).is_admin else {**DEFAULTS, **row.agent.limits}
 
     def _neighbours(self, request: HttpRequest, row: AgentSession) -> dict[str, Any]:
         """The sessions that began before and after this one, of those that the list shows."""

@@ -15,11 +15,13 @@
   };
   on("toast", (event) => toast(event.detail));
   on("htmx:responseError", (event) => {
-    if (!event.detail.xhr.getResponseHeader("HX-Trigger")) toast({ level: "error", text: "The server answered " + event.detail.xhr.status + "." });
+    const { xhr } = event.detail;
+    if (xhr.status < 502 && !xhr.getResponseHeader("HX-Trigger")) toast({ level: "error", text: "The server answered " + xhr.status + "." });
   });
   // What asks by itself says when it cannot, and goes on asking.
-  on("htmx:sendError", () => { $("#stale").hidden = false; });
-  on("htmx:afterOnLoad", () => { $("#stale").hidden = true; });
+  const stale = $("#stale");
+  on("htmx:sendError", () => { stale.hidden = false; });
+  on("htmx:afterOnLoad", (event) => { stale.hidden = event.detail.xhr.status < 502; });
 
   // -- relative times
   const age = (element) => {
@@ -52,7 +54,7 @@
       dialog.append(document.importNode(body, true));
       document.body.append(dialog);
       if (window.htmx) window.htmx.process(dialog);
-      dialog.addEventListener("close", () => { dialog.remove(); if (opener) opener.focus(); });
+      dialog.onclose = () => { dialog.remove(); if (opener) opener.focus(); };
       dialog.showModal();
     } catch (error) { location.href = url; }
     asking = false;
@@ -169,15 +171,23 @@
   // -- unsaved changes
   let dirty = Boolean($("form[data-guard='touched']"));
   on("input", (event) => { if (event.target.closest("form[data-guard]")) dirty = true; });
-  on("submit", () => { dirty = false; });
-  window.addEventListener("beforeunload", (event) => { if (dirty) event.preventDefault(); });
+  // While the server is away a form would leave for the browser's own page of errors.
+  on("submit", async (event) => {
+    if (stale.hidden || event.defaultPrevented) { dirty = false; return; }
+    event.preventDefault();
+    try {
+      await fetch("/healthz");
+      stale.hidden = true;
+      event.target.requestSubmit(event.submitter);
+    } catch (error) { toast({ level: "error", text: "The server does not answer: nothing was sent." }); }
+  });
+  window.onbeforeunload = (event) => { if (dirty) event.preventDefault(); };
 
   // -- what only works with a script is shown only with one
   const reveal = (root) => all("[data-copy],[data-add-row],[data-close],[data-expand],[data-collapse],[data-wrap]", root).forEach((element) => { element.hidden = false; });
   reveal(document);
   on("htmx:load", (event) => reveal(event.target));
-  const summary = $("[data-focus]");
-  if (summary) summary.focus();
+  $("[data-focus]")?.focus();
   // A select whose choice decides about other fields draws the form anew.
   on("change", (event) => {
     if (!event.target.matches("form.edit select[data-redraw]")) return;

@@ -7,8 +7,8 @@
   const load = (url) => new Promise((resolve, reject) => {
     const script = document.createElement("script");
     script.src = url;
-    script.addEventListener("load", resolve);
-    script.addEventListener("error", reject);
+    script.onload = resolve;
+    script.onerror = reject;
     document.head.append(script);
   });
   const start = async () => {

@@ -9,41 +9,41 @@
     if (overwrite) data.set("overwrite", "1");
     form.closest("details").open = true;
     bar.hidden = false;
-    request.upload.addEventListener("progress", (event) => { if (event.lengthComputable) bar.value = (100 * event.loaded) / event.total; });
-    request.addEventListener("load", () => {
+    request.upload.onprogress = (event) => { if (event.lengthComputable) bar.value = (100 * event.loaded) / event.total; };
+    request.onload = () => {
       bar.hidden = true;
       if (request.status < 400) { location.reload(); return; }
       const page = new DOMParser().parseFromString(request.responseText, "text/html");
-      const text = [...page.querySelectorAll(".state p:not(.actions)")].map((one) => one.textContent.trim()).join(" ");
+      const text = [...page.querySelectorAll(".state p:not(.actions),.refused p")].map((one) => one.textContent.trim()).join(" ");
       if (request.status === 409 && !overwrite && window.confirm(text + "\n\nReplace what is there?")) { send(files, true); return; }
       fail(text || "The upload failed.");
-    });
-    request.addEventListener("error", () => { bar.hidden = true; fail("The upload broke off."); });
+    };
+    request.onerror = () => { bar.hidden = true; fail("The upload broke off."); };
     request.open("POST", form.action);
     request.send(data);
   };
   if (form) {
-    form.addEventListener("submit", (event) => { event.preventDefault(); send(null); });
+    form.onsubmit = (event) => { event.preventDefault(); send(null); };
     if (tree) {
-      tree.addEventListener("dragover", (event) => { event.preventDefault(); tree.classList.add("over"); });
-      tree.addEventListener("dragleave", () => tree.classList.remove("over"));
-      tree.addEventListener("drop", (event) => { event.preventDefault(); tree.classList.remove("over"); if (event.dataTransfer.files.length) send(event.dataTransfer.files); });
+      tree.ondragover = (event) => { event.preventDefault(); tree.classList.add("over"); };
+      tree.ondragleave = () => tree.classList.remove("over");
+      tree.ondrop = (event) => { event.preventDefault(); tree.classList.remove("over"); if (event.dataTransfer.files.length) send(event.dataTransfer.files); };
     }
-    document.addEventListener("paste", (event) => {
-      const files = event.clipboardData && event.clipboardData.files;
-      if (files && files.length && !event.target.matches("input,textarea")) send(files);
-    });
+    document.onpaste = (event) => {
+      const files = event.clipboardData?.files;
+      if (files?.length && !event.target.matches("input,textarea")) send(files);
+    };
   }
   // The directory by keys: arrows, Home and End move, letters jump to a name, left goes up, right opens.
   const list = document.querySelector("[data-tree]"), filter = document.querySelector("[data-filter]");
   const links = () => [...list.querySelectorAll("a")].filter((link) => !link.closest("li").hidden);
   let typed = "", since = 0;
-  if (list) list.addEventListener("keydown", (event) => {
+  if (list) list.onkeydown = (event) => {
     const all = links(), here = all.indexOf(document.activeElement), key = event.key;
     if (here < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     let to = { ArrowDown: all[here + 1], ArrowUp: all[here - 1], Home: all[0], End: all[all.length - 1] }[key];
     if (key === "ArrowRight") all[here].click();
-    else if (key === "ArrowLeft") { const up = document.querySelector("[data-up]"); if (up) up.click(); }
+    else if (key === "ArrowLeft") document.querySelector("[data-up]")?.click();
     else if (key.length === 1 && key !== " ") {
       typed = (event.timeStamp - since < 800 ? typed : "") + key.toLowerCase();
       since = event.timeStamp;
@@ -52,26 +52,24 @@
     } else if (!to) return;
     event.preventDefault();
     if (to) to.focus();
-  });
-  if (filter && list) filter.addEventListener("input", () => list.querySelectorAll("li").forEach((one) => { one.hidden = !one.querySelector("a,span").textContent.toLowerCase().includes(filter.value.toLowerCase()); }));
+  };
+  if (filter && list) filter.oninput = () => list.querySelectorAll("li").forEach((one) => { one.hidden = !one.querySelector("a,span").textContent.toLowerCase().includes(filter.value.toLowerCase()); });
   // #L10 and #L10-L20: a range is marked, and its first line is shown.
   const mark = () => {
     const match = /^#L(\d+)(?:-L(\d+))?$/.exec(location.hash);
     document.querySelectorAll(".lines li.marked").forEach((line) => line.classList.remove("marked"));
     if (!match) return;
     for (let n = Number(match[1]); n <= Number(match[2] || match[1]) && n < Number(match[1]) + 5000; n += 1) {
-      const line = document.getElementById("L" + n);
-      if (line) line.classList.add("marked");
+      document.getElementById("L" + n)?.classList.add("marked");
     }
-    const first = document.getElementById("L" + match[1]);
-    if (first) first.scrollIntoView({ block: "center" });
+    document.getElementById("L" + match[1])?.scrollIntoView({ block: "center" });
   };
-  document.querySelectorAll(".code-view .lines li[id]").forEach((line) => line.addEventListener("click", (event) => {
+  document.querySelectorAll(".code-view .lines li[id]").forEach((line) => { line.onclick = (event) => {
     if (event.offsetX > 50) return;
     const from = /^#L(\d+)/.exec(location.hash), here = Number(line.id.slice(1));
     history.replaceState(null, "", event.shiftKey && from ? "#L" + Math.min(from[1], here) + "-L" + Math.max(from[1], here) : "#" + line.id);
     mark();
-  }));
-  window.addEventListener("hashchange", mark);
+  }; });
+  window.onhashchange = mark;
   mark();
 })();

@@ -190,7 +190,12 @@ def test_an_endpoint_without_a_key_of_its_own_needs_none(
     stub.needs_key = False
     bob.post("llm_providers", provider(kind, **endpoint_config(stub, kind)))
     assert bob.post("llm_providers/real/test").json()["ok"]
-    bob.post("llm_providers", {**provider(kind), "id": "own"})
+    wrong = refused(
+        bob.post("llm_providers", {**provider(kind), "id": "own"}), 422, "invalid", "config.api_key", "is required"
+    )
+    assert "api_key_env" in wrong["errors"][0]["message"]
+    bob.post("llm_providers", {**provider(kind, api_key=KEY), "id": "own"})
+    bob.patch("llm_providers/own", {"config": {"kind": kind, "api_key": None}})
     assert "has no key" in bob.post("llm_providers/own/test").json()["message"]
 
 

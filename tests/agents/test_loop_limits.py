@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from agents.budget import NOTE, Limits, Spent
 from agents.compaction import LEFT_OUT, compact
-from agents.events import CallEnded, CallStarted, Compacted, Ended, LoopEvent, Replied, Retrying, TurnEnded
+from agents.events import CallEnded, CallStarted, Compacted, Ended, LoopEvent, Replied, Retrying, TurnEnded, TurnStarted
 from agents.llm.base import LLM, ContextTooLong, LLMEvent, LLMRequest, LLMUnavailable, Reply
 from agents.llm.scripted import ScriptedLLM, parse_turns
 from agents.loop import AgentLoop, Settings, _pause_before
@@ -61,7 +61,7 @@ async def test_at_the_limit_of_turns_the_model_gives_a_last_answer_without_tools
     last = llm.asked[-1].messages[-1]
     assert isinstance(last, UserMessage)
     assert "limit of 2 turns" in last.text
-    assert loop.spent.turns == 2
+    assert loop.spent.turns == 3, "the last answer is a turn of the transcript too"
 
 
 async def test_a_model_that_calls_in_its_last_answer_runs_nothing_and_leaves_no_open_call() -> None:
@@ -79,6 +79,26 @@ async def test_a_model_that_is_away_at_the_limit_still_ends_with_the_limit() -> 
     _, loop = recording({"text": "a", "calls": [RUN]}, {"error": "llm_unavailable"}, max_turns=1)
     end = ending(await play(loop))
     assert (end.reason, end.code, end.answer) == ("limit", "max_turns", "a")
+
+
+async def test_replies_that_are_cut_in_the_middle_of_a_call_again_and_again_name_the_limit_that_cuts_them() -> None:
+    bench = MemoryBench()
+    llm, loop = recording({"calls": [WRITE], "stop_reason": "max_tokens"}, bench=bench, max_turns=50)
+    events = await play(loop)
+    end = ending(events)
+    assert (end.reason, end.code) == ("limit", "max_output_tokens")
+    assert "8192 tokens" in end.message
+    assert "max_output_tokens" in end.hint
+    assert "max_turns" not in end.hint
+    assert (len(llm.asked), bench.files) == (3, {})
+    assert not open_calls(loop.history)
+    assert sum(isinstance(event, TurnEnded) for event in events) == 3
+
+
+async def test_a_model_that_sends_smaller_calls_after_a_cut_goes_on() -> None:
+    cut = {"calls": [WRITE], "stop_reason": "max_tokens"}
+    _, loop = recording(cut, cut, {"calls": [RUN]}, cut, cut, {"text": "Done."})
+    assert ending(await play(loop)) == Ended("completed", "Done.")
 
 
 async def test_used_up_tokens_are_not_spent_on_a_last_answer() -> None:
@@ -333,7 +353,9 @@ def test_whatever_the_model_does_the_run_ends_once_and_leaves_a_history_that_mod
     assert end.reason != "completed" or end.answer.strip()
     assert loop.history == repair(loop.history)
     _check_calls(events, bench, max_calls)
-    assert loop.spent.turns <= max_turns
+    assert loop.spent.turns <= max_turns + 1  # the last answer
+    shown = [event.turn for event in events if isinstance(event, TurnStarted)]
+    assert shown == list(range(1, loop.spent.turns + 1))
 
 
 def _check_calls(events: list[LoopEvent], bench: MemoryBench, max_calls: int) -> None:

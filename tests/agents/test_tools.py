@@ -122,7 +122,7 @@ async def test_a_stream_that_ends_without_a_verdict_is_lost_and_no_success() -> 
 async def test_processes_left_behind_are_named() -> None:
     ended = ExecOutcome("exit", 0, None, 0, 0, 1.0, survivors=(Survivor(41, "sleep 600"),))
     found = await outcome(MemoryBench(lambda command: [ended]), "exec", command="x")
-    assert found.text.endswith("1 processes still run: 41 sleep 600")
+    assert found.text.endswith("1 process still runs: 41 sleep 600")
 
 
 async def test_exec_passes_what_it_was_given() -> None:

@@ -118,6 +118,29 @@ def test_every_ending_has_its_last_line_and_code(
     assert result.err.endswith(f"error: session {SESS} {error}")
 
 
+def test_a_failure_is_said_once_and_as_an_error(cli: Cli, primer: Primer) -> None:
+    said = "The model's endpoint does not accept the key."
+    primer.events = [
+        *primer.events[:3],
+        event(4, "error", code="llm_config", message=said, hint="Set a valid api_key."),
+        event(5, "session_ended", reason="failed"),
+    ]
+    primer.ending = {"ended_reason": "failed", "answer": None, "ended_detail": {"message": said, "hint": "Set a key."}}
+    result = cli(*RUN)
+    assert result.err.count(said) == 1
+    assert f"error: session {SESS} failed: {said}\n" in result.err
+    assert "warning" not in result.err
+
+
+def test_a_failure_that_a_message_went_on_from_is_told_where_it_was(cli: Cli, primer: Primer) -> None:
+    failed = event(4, "error", code="llm_config", message="No key.", hint="")
+    rest = [event(5, "session_ended", reason="failed"), event(6, "user_message", text="again")]
+    cli(*RUN)
+    primer.events = [*primer.events[:3], failed, *rest, event(7, "session_ended", reason="completed")]
+    result = cli("session", "attach", SESS)
+    assert (result.code, result.err.count("error: No key.\n")) == (0, 1)
+
+
 def test_an_answer_that_says_how_it_ended_changes_nothing(cli: Cli, primer: Primer) -> None:
     primer.ending = {"ended_reason": "failed", "answer": "ended: completed"}
     result = cli(*RUN)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import json
 from typing import Any
 
 import pytest
@@ -68,12 +70,12 @@ def test_a_generated_password_opens_nothing_but_its_own_change() -> None:
     client = browser()
     sign_in(client, "alice", password)
     for path in ("/", "/sessions/", "/account/", "/files/"):
-        assert client.get(path)["Location"] == "/account/password/", path
+        assert client.get(path)["Location"].startswith("/account/password/"), path
     form = {"old": password, "new": OWN, "again": OWN}
     assert client.post("/account/password/", {**form, "again": "something-else"}).status_code == 422
     assert client.post("/account/password/", {**form, "old": "wrong"}).status_code == 422
     assert client.post("/account/password/", {**form, "new": "short", "again": "short"}).status_code == 422
-    assert client.get("/")["Location"] == "/account/password/"
+    assert client.get("/")["Location"].startswith("/account/password/")
     assert client.post("/account/password/", form).status_code == 303
     assert client.get("/").status_code == 200
 
@@ -107,13 +109,95 @@ def test_a_form_without_its_csrf_token_changes_nothing() -> None:
 def test_the_value_of_a_token_is_shown_once_and_works() -> None:
     client = browser()
     client.force_login(make_user())
-    answer = client.post("/account/tokens/", {"name": "laptop", "scope": "read", "expires_in_s": "3600"})
+    answer = client.post("/account/tokens/", {"name": "laptop", "scope": "read", "expires_in_s": "3600"}, follow=True)
     value = answer.content.decode().split('id="token-value">')[1].split("<")[0]
     assert Client().get("/v1/me", headers={"Authorization": f"Bearer {value}"}).json()["token"]["scope"] == "read"
     assert value not in client.get("/account/").content.decode()
     token = Token.objects.get()
     assert client.post(f"/account/tokens/{token.uuid}/revoke/").status_code == 303
     assert not Token.objects.exists()
+
+
+MAKERS = (
+    ("/account/tokens/", {"name": "laptop", "scope": "read"}, "/account/", 'id="token-value">'),
+    ("/admin/users/new/", {"username": "dora", "role": "member"}, "/admin/users/", 'id="new-password">'),
+    ("/admin/users/erin/", {"reset_password": "1", "sure": "1"}, "/admin/users/", 'id="new-password">'),
+)
+
+
+@pytest.mark.parametrize(("path", "form", "shown_at", "mark"), MAKERS)
+def test_a_reload_behind_a_secret_that_is_shown_once_makes_no_second_one(
+    path: str, form: dict[str, str], shown_at: str, mark: str
+) -> None:
+    client = browser()
+    client.force_login(make_admin())
+    make_user("erin")
+    answer = client.post(path, form)
+    assert (answer.status_code, answer["Location"]) == (303, shown_at), "a reload of the answer would send it again"
+    stored = str(dict(client.session))
+    assert mark not in client.get("/sessions/").content.decode(), "another page showed it"
+    shown = client.get(shown_at)
+    value = shown.content.decode().split(mark)[1].split("<")[0]
+    assert len(value) > 20
+    assert value not in stored, "it lay in the database as it is"
+    assert shown["Cache-Control"] == "no-store", "the way back would show it again"
+    assert mark not in client.get(shown_at).content.decode()
+    assert client.get(path).status_code in (200, 302)
+    assert AuditEntry.objects.filter(action__in=("token.create", "user.reset_password")).count() <= 1
+    assert User.objects.filter(username="dora").count() <= 1
+
+
+def test_a_secret_that_nobody_fetched_in_time_is_not_shown_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from accounts.pages import once
+
+    client = browser()
+    client.force_login(make_user())
+    monkeypatch.setattr(once, "KEPT_S", -1)
+    client.post("/account/tokens/", {"name": "laptop", "scope": "read"})
+    assert 'id="token-value"' not in client.get("/account/").content.decode()
+
+
+@pytest.mark.parametrize("form", [{"active": "0"}, {"reset_password": "1"}])
+def test_what_shuts_somebody_out_is_asked_before_it_is_done(form: dict[str, str]) -> None:
+    client, erin = browser(), make_user("erin")
+    client.force_login(make_admin())
+    before = erin.password
+    asked = client.post("/admin/users/erin/", form)
+    assert asked.status_code == 200
+    assert 'name="sure" value="1"' in asked.content.decode()
+    erin.refresh_from_db()
+    assert (erin.is_active, erin.password) == (True, before)
+    assert client.post("/admin/users/nobody/", form).status_code == 404
+    client.force_login(make_user("dave"))
+    assert client.post("/admin/users/erin/", form).status_code == 403
+    client.force_login(make_admin())
+    assert client.post("/admin/users/erin/", {**form, "sure": "1"}).status_code == 303
+    erin.refresh_from_db()
+    assert (erin.is_active, erin.password) != (True, before)
+
+
+def test_after_the_forced_change_one_is_where_one_wanted_to_go() -> None:
+    _, password = services.user_create(username="alice", role=Role.MEMBER)
+    client = browser()
+    sign_in(client, "alice", password, next="/sessions/?status=ended")
+    there = client.get("/sessions/?status=ended")["Location"]
+    page = client.get(there).content.decode()
+    assert 'name="next" value="/sessions/?status=ended"' in page
+    form = {"old": password, "new": OWN, "again": OWN}
+    answer = client.post(there, {**form, "next": "/sessions/?status=ended"})
+    assert answer["Location"] == "/sessions/?status=ended"
+
+
+def test_after_a_forced_change_that_nobody_was_led_to_the_overview_comes() -> None:
+    _, password = services.user_create(username="alice", role=Role.MEMBER)
+    client = browser()
+    sign_in(client, "alice", password)
+    form = {"old": password, "new": OWN, "again": OWN}
+    assert client.post("/account/password/", form)["Location"] == "/"
+    again = {"old": OWN, "new": OWN + "-2", "again": OWN + "-2"}
+    assert client.post("/account/password/", again)["Location"] == "/account/", (
+        "one's own wish leads back to the account"
+    )
 
 
 def test_nobody_revokes_somebody_elses_token() -> None:
@@ -146,11 +230,11 @@ def test_theme_and_time_zone_are_written_on_the_page_by_the_server() -> None:
 def test_an_admin_makes_changes_and_disables_users_and_the_log_says_so() -> None:
     client = browser()
     client.force_login(make_admin())
-    made = client.post("/admin/users/new/", {"username": "dora", "role": "member"}).content.decode()
+    made = client.post("/admin/users/new/", {"username": "dora", "role": "member"}, follow=True).content.decode()
     password = made.split('id="new-password">')[1].split("<")[0]
     assert services.is_generated(password)
     assert client.post("/admin/users/dora/", {"role": "viewer"}).status_code == 303
-    assert client.post("/admin/users/dora/", {"active": "0"}).status_code == 303
+    assert client.post("/admin/users/dora/", {"active": "0", "sure": "1"}).status_code == 303
     dora = User.objects.get(username="dora")
     assert (dora.role, dora.is_active) == ("viewer", False)
     log = client.get("/admin/audit/?q=dora").content.decode()
@@ -162,7 +246,7 @@ def test_an_admin_makes_changes_and_disables_users_and_the_log_says_so() -> None
 def test_the_last_admin_cannot_be_disabled() -> None:
     client = browser()
     client.force_login(make_admin("bob"))
-    answer = client.post("/admin/users/bob/", {"active": "0"})
+    answer = client.post("/admin/users/bob/", {"active": "0", "sure": "1"})
     assert answer.status_code == 422
     assert "last active admin" in answer.content.decode()
 
@@ -175,6 +259,20 @@ def test_the_audit_log_as_csv_holds_no_formula() -> None:
     assert "\"'=HYPERLINK" in lines[1]
     assert "'-1+1" in lines[1]
     assert client.get("/admin/audit/?format=jsonl").content.decode().count("\n") >= 1
+
+
+def test_the_audit_log_as_csv_says_by_which_token_and_what_changed() -> None:
+    client = browser()
+    client.force_login(make_admin())
+    AuditEntry.objects.create(
+        actor_name="bob", token="=cmd()", action="x.update", kind="x", object_id="one", before={"a": 1}, after={"a": "ü"}
+    )  # fmt: skip
+    head, line = csv.reader(client.get("/admin/audit/?format=csv&q=x.update").content.decode().splitlines())
+    told = dict(zip(head, line, strict=True))
+    assert (told["token"], told["actor_kind"]) == ("'=cmd()", "user")
+    assert (json.loads(told["before"]), json.loads(told["after"])) == ({"a": 1}, {"a": "ü"})
+    row = json.loads(client.get("/admin/audit/?format=jsonl&q=x.update").content.decode())
+    assert (row["token"], row["before"], row["after"]) == ("=cmd()", {"a": 1}, {"a": "ü"})
 
 
 def test_a_sign_out_ends_the_session() -> None:

@@ -45,6 +45,24 @@ def test_neighbours_and_services_of_the_host_have_a_row_of_their_own(
     assert words(item(network, network_gateway=ok))[NEIGHBOURS] == expected
 
 
+def test_a_limit_that_was_met_and_one_that_could_not_be_are_told_apart() -> None:
+    limits = {
+        name: {"asked": 256, "applied": 256, "enforced": worth}
+        for name, worth in (("pids", "enforced"), ("disk", "soft"))
+    }
+
+    def word(title: str, **ok: bool | None) -> str:
+        checks = [{"name": name, "expected": "", "observed": "", "ok": one} for name, one in ok.items()]
+        return words({"applied": {"limits": limits}, "confinement": {"checks": checks}})[title][1]
+
+    assert word("Processes", limit_pids=True, pids_exhausted=True) == "holds"
+    assert word("Processes", limit_pids=True, pids_exhausted=None) == "holds"  # read back; not met beside a program
+    assert word("Processes", limit_pids=None, pids_exhausted=None) == "not checked"
+    assert word("Processes", limit_pids=True, pids_exhausted=False) == "contradicted"
+    assert word("Disk", limit_file_size=True, file_size_exhausted=True) == "soft"
+    assert word("Disk", limit_file_size=True, disk_exhausted=False) == "contradicted"
+
+
 def test_one_contradiction_is_named_on_the_workspace_and_on_what_ran_in_it() -> None:
     alice = make_user("alice")
     config = {

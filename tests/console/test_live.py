@@ -159,6 +159,27 @@ def test_a_restarted_server_is_found_again_and_says_what_it_interrupted(
         api.close()
 
 
+def test_a_page_whose_server_is_away_says_so_and_sends_nothing(visit: Visit, workspace: str) -> None:
+    with visit("admin") as visitor:
+        page, away = visitor.page, visitor.page.locator("#stale")
+        visitor.go(f"/workspaces/{workspace}/exec/")
+        page.get_by_label("Command").fill("echo begun; sleep 600")
+        page.get_by_role("button", name="Run", exact=True).click()
+        run = page.locator("article.run").last
+        expect(run.locator(".out")).to_have_text("begun\n")
+        expect(away).to_be_hidden()
+        visitor.context.route("**/*", lambda route: route.abort())
+        expect(away).to_be_visible()
+        run.locator("button", has_text="Stop").click()
+        expect(page.locator("#toasts")).to_contain_text("nothing was sent")
+        assert "begun" in page.content(), "the page stays"
+        visitor.context.unroute_all()
+        expect(away).to_be_hidden()
+        page.locator("article.run").last.locator("button", has_text="Stop").click()
+        expect(page.locator("article.run").last.locator(".chip")).to_have_text("cancelled", timeout=30_000)
+        visitor.noise = [one for one in visitor.noise if "htmx:" not in one]  # it says on the console what failed, too
+
+
 def test_a_page_without_sockets_polls(visit: Visit, api: Api, workspace: str) -> None:
     session = start(api, workspace, TICKS.format(count=60, pause=0.1))
     with visit("admin") as visitor:

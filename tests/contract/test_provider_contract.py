@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.contract.conftest import Harness
+from workspaces.confinement_limits import FILE, PIDS, exhaust
 from workspaces.execution import ExecRequest
 from workspaces.providers.base import (
     LIMITS,
@@ -245,6 +246,23 @@ async def test_check_image_says_that_it_is_there(harness: Harness, provider: Pro
     found = await provider.check_image(harness.spec())
     assert found.present
     assert set(found.limits) == set(LIMITS)
+
+
+async def test_limits_are_met_where_the_kind_holds_them_and_left_alone_where_it_does_not(
+    harness: Harness, provider: Provider, start: Start
+) -> None:
+    spec, ref = await start(disk_bytes=2**22)
+    sandbox = Sandbox(lambda: provider.connect(ref), secrets.token_bytes(32), disk_bytes=spec.disk_bytes)
+    try:
+        found = await exhaust(sandbox, spec, (await provider.check()).enforces)
+        left = [run for run in await sandbox.list_execs() if run.state != "ended" or run.survivors]
+        files = (await sandbox.list("")).items
+    finally:
+        await sandbox.close()
+    held = harness.kind == "container"
+    assert [(one.name, one.ok) for one in found] == [(PIDS, True if held else None), (FILE, True)], found
+    assert held or found[0].observed == "not tried: there is no limit of processes here"
+    assert (left, files) == ([], ())
 
 
 async def shell(provider: Provider, ref: Ref, secret: bytes, line: str) -> bytes:

@@ -50,6 +50,7 @@ class How:
     hang: int | None = None
     chunked: bool = True
     raw: bytes | None = None  # these bytes instead of the body
+    media: str = "text/event-stream"  # what it says it is; "" says nothing
 
 
 Answer = Says | Fails
@@ -72,7 +73,9 @@ class StubServer(ABC):
         self.refusals: list[str] = []
         self.max_tokens_of_context: int | None = None
         self.redirect_to = ""
+        self.listing: tuple[str, bytes] | None = None  # the type and body that a list of models has instead
         self.needs_key = True
+        self.closes = False  # the connection, instead of any answer
         self.open = self.most_open = 0
         self.hung = threading.Event()
         self.dropped = threading.Event()  # the client went away from a hanging answer
@@ -163,6 +166,8 @@ class StubServer(ABC):
         method, path, _ = head[0].split(" ")
         headers = {k.lower(): v for k, _, v in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", 0)))
+        if self.closes:
+            return False
         if self.redirect_to:
             await _send(writer, 302, b"", ("location", self.redirect_to))
             return True
@@ -175,7 +180,8 @@ class StubServer(ABC):
             return True
         if method == "GET":
             self.headers.append(headers)
-            await _send(writer, 200, json.dumps(self.models()).encode())
+            media, listed = self.listing or ("application/json", json.dumps(self.models()).encode())
+            await _send(writer, 200, listed, media=media)
             return True
         if path != self.path:
             await self._fail(writer, Fails(404, "not_found_error", f"no {path}"))
@@ -216,7 +222,8 @@ class StubServer(ABC):
     async def _stream(self, writer: asyncio.StreamWriter, reader: asyncio.StreamReader, body: bytes, how: How) -> bool:
         framing = "transfer-encoding: chunked" if how.chunked else "connection: close"
         named = "request-id: req_stub_7\r\nx-request-id: req_stub_7"
-        writer.write(f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n{named}\r\n{framing}\r\n\r\n".encode())
+        media = f"content-type: {how.media}\r\n" if how.media else ""
+        writer.write(f"HTTP/1.1 200 OK\r\n{media}{named}\r\n{framing}\r\n\r\n".encode())
         ends = [n for n in (how.cut, how.hang) if n is not None]
         body = body[: ends[0]] if ends else body
         for begin, end in pairwise([0, *how.split, len(body)]):
@@ -241,9 +248,11 @@ async def _piece(writer: asyncio.StreamWriter, data: bytes, chunked: bool) -> No
         await writer.drain()
 
 
-async def _send(writer: asyncio.StreamWriter, status: int, body: bytes, *headers: tuple[str, str]) -> None:
+async def _send(
+    writer: asyncio.StreamWriter, status: int, body: bytes, *headers: tuple[str, str], media: str = "application/json"
+) -> None:
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
-    head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\ncontent-length: {len(body)}\r\n{lines}\r\n"
+    head = f"HTTP/1.1 {status} X\r\ncontent-type: {media}\r\ncontent-length: {len(body)}\r\n{lines}\r\n"
     writer.write(head.encode() + body)
     await writer.drain()
 

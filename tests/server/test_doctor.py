@@ -17,7 +17,7 @@ from primer_site import deep, doctor, engine
 from primer_site.errors import PrimerError
 from primer_site.report import Finding, Level
 from tests.server.primer import NO_ENGINE, Home
-from workspaces import confinement, probe
+from workspaces import confinement, confinement_limits, probe
 from workspaces.providers.base import SandboxSpec
 
 
@@ -71,7 +71,8 @@ def test_silence_of_the_probes_fails() -> None:
 def test_the_names_are_those_that_the_probes_use() -> None:
     facts = dict.fromkeys(probe.KEYS, "x")
     spec = SandboxSpec("i", "ws-0123456789abcdef", 1)
-    known = {finding.name for finding in confinement.findings_of(facts, spec, "host")}
+    met = confinement_limits.findings_of(confinement_limits.Plan("", "", None), spec, None, 0)
+    known = {finding.name for finding in [*confinement.findings_of(facts, spec, "host"), *met]}
     assert {*deep.PROVEN, *deep.LIMITS} <= known
 
 

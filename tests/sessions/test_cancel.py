@@ -13,10 +13,12 @@ import pytest
 
 from accounts.audit import Actor
 from accounts.models import User
+from agents.limits import DEFAULTS
+from agents.messages import Usage
 from primer_site import loop
 from sessions_app import claims, runner
 from sessions_app.models import SessionEvent
-from sessions_app.runner import CANCEL_S, HEARTBEAT_S, STILL_ENDING, STOP_S, Run
+from sessions_app.runner import CANCEL_S, COMMAND_DEAD, HEARTBEAT_S, STILL_ENDING, STOP_S, Run
 from sessions_app.services import session_cancel
 from tests.factories import Api
 from tests.llm.stub_http import Fails, How, Says, StubServer
@@ -105,10 +107,14 @@ def test_a_model_that_sends_nothing(
 def test_a_model_in_the_middle_of_its_reply(
     process: Process, workspace: Workspace, modelled: Modelled, alice: Api, stubs: list[StubServer]
 ) -> None:
-    session_id = start(alice, workspace, modelled("openai", (Says("never whole"), How(hang=400))), "go")
-    assert stubs[0].hung.wait(30)
-    cancelled(alice, session_id)
+    says = Says("never whole " * 10, usage=Usage(100, 7))
+    session_id = start(alice, workspace, modelled("anthropic", (says, How(hang=700))), "go")
+    until_event(session_id, "text_delta")
+    item = cancelled(alice, session_id)
     assert stubs[0].dropped.wait(10)
+    assert (item["turns"], item["tool_calls"], item["usage"]["input_tokens"]) == (1, 0, 100)
+    assert item["usage"]["cost"] == pytest.approx(100 * 3 / 1e6, abs=2e-4)
+    assert item["ended_detail"] == {"code": "cancelled", "message": "Cancelled by alice.", "hint": ""}, "no command ran"
 
 
 def test_the_pause_before_another_try(
@@ -128,7 +134,9 @@ def test_the_wait_for_a_place_at_the_provider(
     first = start(alice, workspace, agent, "go")
     assert stubs[0].hung.wait(30)
     second = start(alice, workspace, agent, "go")
-    until_event(second, "turn_started")
+    warning = until_event(second, "warning").data
+    assert warning["code"] == "llm_busy"
+    assert agent.provider.slug in warning["message"]
     cancelled(alice, second)
     assert len(stubs[0].asked) == 1
     cancelled(alice, first)
@@ -149,19 +157,19 @@ def test_a_question_asked_again_after_the_conversation_was_made_shorter(
 def test_between_two_turns(
     process: Process, workspace: Workspace, playing: Playing, owner: User, alice: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original, seen = claims.note_turn, threading.Event()
+    original, seen = claims.note_used, threading.Event()
 
     def cancelling(session: Any, *args: Any, **options: Any) -> None:
         original(session, *args, **options)
-        if not seen.is_set():
+        if not seen.is_set() and any(getattr(one, "kind", "") == "turn_ended" for one in args):
             seen.set()
             session_cancel(by=Actor(owner), session=session)
 
-    monkeypatch.setattr(claims, "note_turn", cancelling)
-    session_id = start(alice, workspace, playing({"calls": [call("true")]}), "go", limits={"max_turns": 10_000})
+    monkeypatch.setattr(claims, "note_used", cancelling)
+    session_id = start(alice, workspace, playing({"calls": [call("true")]}), "go")
     item = ended(alice, session_id, within=WITHIN_S)
     assert item["ended_reason"] == "cancelled"
-    assert item["turns"] < 10_000
+    assert item["turns"] < DEFAULTS["max_turns"]
     assert len(data_of(session_id, "tool_call")) == len(data_of(session_id, "tool_result"))
 
 
@@ -173,9 +181,11 @@ def test_a_program_that_does_not_want_to_die_is_dead_with_all_its_children_befor
     command = f"trap '' TERM; {child} & setsid {child} & (setsid {child} &) ; echo up; {STUBBORN}; : {mark}"
     agent = modelled("anthropic", Says(calls=(run(command, timeout_s=600),)))
     session_id = start(alice, workspace, agent, "go")
-    exec_id = until_event(session_id, "tool_output").data["exec_id"]
+    output = until_event(session_id, "tool_output")
+    exec_id = output.data["exec_id"]
     assert _alive(mark) >= 4
-    cancelled(alice, session_id)
+    item = cancelled(alice, session_id)
+    assert item["ended_detail"]["hint"] == COMMAND_DEAD
     assert _alive(mark) == 0
     row = Exec.objects.get(slug=exec_id)
     assert (row.ended_by, row.survivors) == ("cancelled", [])
@@ -183,6 +193,8 @@ def test_a_program_that_does_not_want_to_die_is_dead_with_all_its_children_befor
     assert row.ended_at is not None
     assert row.ended_at <= end.ts
     (result,) = data_of(session_id, "tool_result")
+    lived = (end.ts - output.ts).total_seconds() * 1000
+    assert result["duration_ms"] > 0.8 * lived, "the call ran from before its first output until its end"
     assert (result["ended_by"], result["exec_id"], result["evidence"]) == (
         "cancelled",
         exec_id,
@@ -208,7 +220,8 @@ def test_a_sandbox_that_does_not_answer_holds_up_no_cancel_and_is_not_called_dea
     monkeypatch.setattr(runner, "STOP_S", 0.05)
     session_id = start(alice, workspace, playing({"calls": [call("echo up; sleep 600")]}), "go")
     until_event(session_id, "tool_output")
-    cancelled(alice, session_id)
+    item = cancelled(alice, session_id)
+    assert item["ended_detail"]["hint"] == STILL_ENDING
     (result,) = data_of(session_id, "tool_result")
     assert STILL_ENDING in result["text"]
     assert (result["ok"], result["ended_by"]) == (False, None)

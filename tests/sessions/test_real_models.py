@@ -65,6 +65,19 @@ def test_retries_are_shown_text_is_not_doubled_and_no_program_runs_twice(
 
 
 @each_kind
+def test_without_a_price_or_a_token_no_cost_is_shown(
+    kind: str, process: Process, workspace: Workspace, modelled: Modelled, alice: Api
+) -> None:
+    failing = modelled(kind, Fails(401), prices={})
+    free = modelled(kind, Says("Done.", usage=Usage(100, 7)), prices={})
+    priced = modelled(kind, Fails(401))
+    for agent in (failing, free, priced):
+        item = ended(alice, start(alice, workspace, agent, "go"))
+        assert item["usage"]["cost"] is None, agent.provider.slug
+        assert data_of(str(item["id"]), "session_ended")[0]["totals"]["usage"]["cost"] is None
+
+
+@each_kind
 def test_a_model_that_stays_away_fails_and_a_message_goes_on(
     kind: str, process: Process, workspace: Workspace, modelled: Modelled, alice: Api, stubs: list[StubServer]
 ) -> None:
@@ -167,5 +180,7 @@ def test_at_a_limit_the_model_answers_once_more(
     item = ended(alice, start(alice, workspace, agent, "go", limits={"max_turns": 2}))
     assert (item["ended_reason"], item["ended_detail"]["code"]) == ("limit", "max_turns")
     assert item["answer"] == "As far as I came."
+    shown = [data["turn"] for data in data_of(str(item["id"]), "turn_started")]
+    assert item["turns"] == len(shown) == max(shown) == 3
     assert stubs[0].asked[-1]["tool_choice"] == {"type": "none"}
     assert not stubs[0].refusals

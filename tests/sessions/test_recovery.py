@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from accounts.audit import Actor
 from accounts.models import User
 from agents.messages import ToolResult, repair
 from agents.models import Agent
@@ -18,6 +19,7 @@ from sessions_app.history import history_of
 from sessions_app.models import AgentSession, EventKind, Status
 from sessions_app.querysets import LostLease
 from sessions_app.runner import Run
+from sessions_app.services import session_message
 from tests.eventually import eventually
 from tests.factories import Api
 from tests.sessions.cast import call, ended, events_of, make_session, start, until_event
@@ -68,6 +70,43 @@ def test_at_boot_a_run_of_a_dead_process_is_interrupted_with_a_whole_history(wri
     history = history_of(session)
     assert repair(history) == history
     assert claims.interrupt_foreign() == []
+
+
+@pytest.mark.django_db
+def test_what_a_dead_run_had_done_since_its_turn_began_is_counted() -> None:
+    def turn(number: int) -> EventDraft:
+        return EventDraft(EventKind.TURN_STARTED, {"turn": number, "model": "m"})
+
+    second, third = {**CALL, "call_id": "call-2"}, {**CALL, "call_id": "call-3"}
+    done = EventDraft(EventKind.TOOL_RESULT, {"call_id": "call-1", "ok": True, "text": "exit 0", "exec_id": None})
+    calls = (EventDraft(EventKind.TOOL_CALL, second), EventDraft(EventKind.TOOL_CALL, third))
+    session = crashed(make_session(), turn(1), *reply_with_call(), *calls, done)
+    claims.interrupt_foreign()
+    session.refresh_from_db()
+    assert (session.turns, session.tool_calls) == (1, 2), "the third call was not begun"
+    end = events_of(session.slug)[-1].data
+    assert (end["totals"]["turns"], end["totals"]["tool_calls"]) == (1, 2)
+    results = [event.data for event in events_of(session.slug) if event.kind == "tool_result"]
+    assert [result.get("duration_ms", "given") for result in results] == ["given", None, None], "nobody knows"
+    # It goes on and dies again, before its first turn: nothing is counted a second time.
+    session_message(by=Actor(session.owner), session=session, text="go on")
+    crashed(session)
+    claims.interrupt_foreign()
+    session.refresh_from_db()
+    assert (session.turns, session.tool_calls) == (1, 2)
+
+
+def test_a_run_that_dies_in_its_first_call_keeps_what_its_reply_had_used(
+    process: Process, workspace: Workspace, playing: Playing, alice: Api
+) -> None:
+    used = {"input_tokens": 100, "output_tokens": 7}
+    session_id = start(alice, workspace, playing({"calls": [call("echo begun; sleep 600")], "usage": used}), "go")
+    until_event(session_id, "tool_output")
+    AgentSession.objects.filter(slug=session_id).update(lease_holder="another")
+    assert claims.interrupt_foreign() == [session_id]
+    item = ended(alice, session_id)
+    assert (item["ended_reason"], item["turns"], item["tool_calls"]) == ("interrupted", 1, 1)
+    assert (item["usage"]["input_tokens"], item["usage"]["output_tokens"]) == (100, 7)
 
 
 @pytest.mark.django_db
@@ -206,7 +245,6 @@ def test_a_cancel_through_another_process_is_noticed(
 
 @pytest.mark.django_db
 def test_a_queued_session_is_cancelled_at_once() -> None:
-    from accounts.audit import Actor
     from sessions_app.services import session_cancel
     from tests.factories import make_user
 

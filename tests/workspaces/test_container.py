@@ -229,6 +229,29 @@ def test_verify_runs_the_probes_again(box: str, alice: Api) -> None:
     assert again.status_code == 200
     assert again.json()["verdict"] == first["verdict"] == "degraded"
     assert alice.get(f"workspaces/{box}").json()["confinement"] == again.json()
+    met = {check["name"]: check["ok"] for check in again.json()["checks"] if check["name"].endswith("_exhausted")}
+    assert met == {"pids_exhausted": True, "file_size_exhausted": True}
+    assert "pids_exhausted" not in str(first)
+
+
+def test_a_limit_that_was_lifted_since_the_start_fails_the_confinement_at_the_next_look(
+    box: str, docker: DockerView, alice: Api
+) -> None:
+    url = docker.client._url("/containers/{0}/update", box)
+    docker.client._post_json(url, data={"PidsLimit": -1}).raise_for_status()
+    run(alice, box, "sh", "-c", "sleep 300 >/dev/null 2>&1 &")
+    beside = alice.post(f"workspaces/{box}/verify").json()
+    assert outcome_of(beside, "pids_exhausted")["ok"] is None
+    assert "1 program runs" in outcome_of(beside, "pids_exhausted")["observed"]
+    run(alice, box, "pkill", "sleep")
+    found = alice.post(f"workspaces/{box}/verify").json()
+    assert outcome_of(found, "pids_exhausted")["ok"] is False
+    assert alice.get(f"workspaces/{box}").json()["confinement"]["verdict"] == found["verdict"] == "failed"
+
+
+def outcome_of(proof: dict[str, Any], name: str) -> dict[str, Any]:
+    found: dict[str, Any] = next(check for check in proof["checks"] if check["name"] == name)
+    return found
 
 
 @pytest.mark.slow

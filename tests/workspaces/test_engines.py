@@ -59,14 +59,12 @@ def test_a_member_may_not_define_an_engine_and_sees_no_address(engine_socket: st
 
 @pytest.mark.parametrize(
     "path",
-    ["/etc/passwd", "/proc/1/root/var/run/docker.sock", "../../x", "relative.sock", "@x", "/nope.sock", "{dir}/absent.sock",
-     "{dir}/file", "{dir}/link", "{dir}/../{name}/engine.sock", "{dir}//engine.sock", "tcp://127.0.0.1:2375"],
+    ["/etc/passwd", "/proc/1/root/var/run/docker.sock", "../../x", "relative.sock", "@x", "/nope.sock",
+     "{dir}/../{name}/engine.sock", "{dir}//engine.sock", "tcp://127.0.0.1:2375"],
 )  # fmt: skip
 def test_a_socket_path_is_refused_with_one_sentence_that_tells_nothing(
     path: str, engine_socket: str, tmp_path: Path, bob: Api
 ) -> None:
-    (tmp_path / "file").write_text("x")
-    (tmp_path / "link").symlink_to("/etc/passwd")
     answer = bob.post("workspace_providers", body(path.format(dir=tmp_path, name=tmp_path.name)))
     assert answer.status_code == 422
     assert answer.json()["errors"] == [
@@ -74,6 +72,20 @@ def test_a_socket_path_is_refused_with_one_sentence_that_tells_nothing(
             "field": "config.connection.socket_path",
             "message": f"must be the absolute path of an engine's socket below {tmp_path}",
         }
+    ]
+
+
+@pytest.mark.parametrize("name", ["absent.sock", "nowhere/engine.sock", "file", "link", "directory"])
+def test_of_a_path_where_sockets_may_be_only_this_is_told_that_none_is_there(
+    name: str, engine_socket: str, tmp_path: Path, bob: Api
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "link").symlink_to("/etc/passwd")
+    (tmp_path / "directory").mkdir()
+    answer = bob.post("workspace_providers", body(str(tmp_path / name)))
+    assert answer.status_code == 422
+    assert [one["message"] for one in answer.json()["errors"]] == [
+        "there is no engine's socket at this path on the server"
     ]
 
 

@@ -15,14 +15,14 @@ from accounts.audit import Actor
 from accounts.pages.text import cut_lines
 from accounts.pages.views import done
 from accounts.permissions import require_change
-from primer_site.errors import Conflict, FieldError, Invalid, PreconditionFailed, PrimerError, TooLarge
+from primer_site.errors import Conflict, FieldError, Invalid, NotFound, PreconditionFailed, PrimerError, TooLarge
 from workspaces import file_changes
 from workspaces.files_api import raw_body
 from workspaces.models import Workspace
-from workspaces.pages import viewer
+from workspaces.pages import line_ends, viewer
 from workspaces.pages.files import ask, browse_context, checked, file_url
 from workspaces.pages.workspaces import WORKSPACES
-from workspaces.sandbox_errors import FileExists
+from workspaces.sandbox_errors import FileExists, FileMissing
 
 UPLOAD = 100 * 1024**2  # bytes of one file
 MODE = 0o644
@@ -36,7 +36,16 @@ def change(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     verb = request.POST.get("do", "")
     if verb not in CHANGES:
         raise Invalid("There is no such change.", errors=[FieldError("do", f"must be one of {', '.join(CHANGES)}")])
-    return CHANGES[verb](request, row, path)
+    try:
+        return CHANGES[verb](request, row, path)
+    except PrimerError as exc:
+        context = browse_context(request, row, path)
+        if "error" in context:  # there is no page to say it on
+            raise
+        context |= {"refused": exc, "typed": request.POST}
+        if verb == "save":
+            context |= {"text": request.POST.get("content", ""), "etag": request.POST.get("etag", ""), "editing": True}
+        return render(request, "files/browse.html", context, status=exc.status)
 
 
 def put(
@@ -50,6 +59,10 @@ def _child(path: str, name: str) -> str:
     if "/" in name:
         raise Invalid("The name is not valid.", errors=[FieldError("name", "must not contain /")])
     return checked(f"{path}/{name}")
+
+
+def _taken(path: str) -> PrimerError:
+    return Conflict(f"{path} exists already.", hint="Choose another name. What is there was not changed.")
 
 
 def upload(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
@@ -77,19 +90,28 @@ def upload(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
 
 def new_file(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     target = _child(path, request.POST.get("name", ""))
-    put(Actor.of(request), row, target, b"", only_new=True)
+    try:
+        put(Actor.of(request), row, target, b"", only_new=True)
+    except (FileExists, PreconditionFailed) as exc:
+        raise _taken(target) from exc
     return done(request, f"{target} made.", file_url(row.slug, target))
 
 
 def new_folder(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     target = _child(path, request.POST.get("name", ""))
-    file_changes.make_dir(Actor.of(request), row, target)
+    try:
+        file_changes.make_dir(Actor.of(request), row, target)
+    except FileExists as exc:
+        raise _taken(target) from exc
     return done(request, f"{target} made.", file_url(row.slug, target) + "/")
 
 
 def move(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     target = checked(request.POST.get("target", ""))
-    file_changes.move(Actor.of(request), row, path, target)
+    try:
+        file_changes.move(Actor.of(request), row, path, target)
+    except FileExists as exc:
+        raise _taken(target) from exc
     return done(request, f"{path} is now {target}.", file_url(row.slug, target))
 
 
@@ -101,17 +123,28 @@ def delete(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
 
 def save(request: HttpRequest, row: Workspace, path: str) -> HttpResponse:
     """Saves under the ETag that the editor was opened with; somebody else's change is shown, never overwritten unasked."""
-    content = request.POST.get("content", "").replace("\r\n", "\n")
+    content = request.POST.get("content", "")
     etag = None if request.POST.get("mine") else request.POST.get("etag") or None
     try:
+        content = line_ends.restored(_text(row, path), content)
         put(Actor.of(request), row, path, content.encode(), etag=etag)
     except PreconditionFailed as exc:
         return _conflict(request, row, path, content, exc)
     return done(request, f"{path} saved.", file_url(row.slug, path))
 
 
+def _text(row: Workspace, path: str) -> str:
+    """What the file holds now, whose line ends a saved text keeps; "" where it is gone."""
+    try:
+        found = ask(row, lambda box: box.read(path, limit=viewer.WHOLE))
+    except (FileMissing, NotFound):
+        return ""
+    return str(found.data.decode("utf-8", "replace"))
+
+
 def _conflict(request: HttpRequest, row: Workspace, path: str, mine: str, error: PrimerError) -> HttpResponse:
     found = ask(row, lambda box: box.read(path, limit=viewer.WHOLE))
+    mine = mine.removeprefix(line_ends.BOM)
     theirs = found.data.decode("utf-8", "replace")
     lines = difflib.unified_diff(theirs.splitlines(), mine.splitlines(), "theirs", "mine", lineterm="", n=2)
     diff = [cut_lines(line) for line, _ in zip(lines, range(DIFF_LINES), strict=False)]

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from accounts.pages.resource import audited
+from workspaces.confinement_limits import DISK, FILE, PIDS
 from workspaces.models import Exec, Workspace
 
 ENTRIES = 100
 SIZES = {"memory", "disk"}
 LIMITS = {"cpu": "CPU", "memory": "Memory", "pids": "Processes", "disk": "Disk", "egress": "Egress"}
+ATTEMPTS = {PIDS, FILE, DISK}  # made on request; one that was not made says nothing about the limit
 NEIGHBOURS = "Neighbours, host services"
 APART = {  # network: why nobody answers there
     "none": "no network: loopback only",
@@ -29,8 +31,8 @@ ROWS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("Root filesystem", "", "read-only", ("root_readonly",)),
     ("Memory", "memory", "", ("limit_memory",)),
     ("CPU", "cpu", "", ("limit_cpu",)),
-    ("Processes", "pids", "", ("limit_pids",)),
-    ("Disk", "disk", "", ("limit_file_size",)),
+    ("Processes", "pids", "", ("limit_pids", PIDS)),
+    ("Disk", "disk", "", ("limit_file_size", FILE, DISK)),
     ("Runtime process", "", "its memory is closed to programs", ("runtime_memory", "runtime_shield")),
 )  # fmt: skip
 
@@ -87,7 +89,8 @@ def _word(checks: list[Mapping[str, Any]], worth: str) -> str:
         return "not applied"
     if not checks or all(check["ok"] is None for check in checks):
         return "not checked"
-    return "soft" if worth == "soft" or any(check["ok"] is None for check in checks) else "holds"
+    unsure = any(check["ok"] is None and check["name"] not in ATTEMPTS for check in checks)
+    return "soft" if worth == "soft" or unsure else "holds"
 
 
 def _shown(name: str, value: Any) -> str:

@@ -13,7 +13,7 @@ from django.templatetags.static import static
 
 from accounts.pages.door import Door
 from accounts.pages.views import STOP_POLLING, is_fragment
-from accounts.permissions import may_change
+from primer_site import shells
 from primer_site.errors import FieldError, Invalid, NotFound, PrimerError
 from workspaces import services
 from workspaces.api import WorkspaceViewSet
@@ -104,10 +104,8 @@ def browse(request: HttpRequest, id: str, path: str = "") -> HttpResponse:
 
 def browse_context(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
     """What the page shows; `error` when the sandbox cannot be asked."""
-    context: dict[str, Any] = {
-        "row": row, "id": row.slug, "path": path, "heading": "Files", "crumbs": crumbs(row.slug, path), "pages": WORKSPACES,
-        "changeable": may_change(WORKSPACES.user(request), row), "isolates": row.provider.provider != "local",
-        "download_url": download_url(row.slug, path), "cli": f"primectl workspace files get {row.slug} {path or 'PATH'} --content",
+    context: dict[str, Any] = WORKSPACES.detail_context(request, row, "files") | {
+        "path": path, "heading": "Files", "crumbs": crumbs(row.slug, path), "download_url": download_url(row.slug, path), "cli": cli_line(row.slug, path),
         "editing": request.GET.get("edit") == "1", "ace": static(ACE), "ace_base": f"{settings.STATIC_URL}django_ace/ace",
     }  # fmt: skip
     try:
@@ -128,7 +126,9 @@ def _look(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
         "hidden_count": len(found.items) - len(shown), "next_cursor": found.cursor, "parent": parent_url(row.slug, directory),
         "match": match, "total": len(found.items), "tar_url": download_url(row.slug, directory or "."),
     }  # fmt: skip
-    if info is not None and info.kind != "dir":
+    if info is not None and info.kind == "dir":
+        context["cli"] = cli_line(row.slug, path, folder=True)
+    elif info is not None:
         context |= {"info": info, "modified": when(info.modified_at), "stamp": stamp(info)}
         context |= _shown(request, row, info)
     return context
@@ -176,6 +176,14 @@ def entry(id: str, item: FileInfo, chosen: str) -> dict[str, Any]:
         "download": download_url(id, item.path) if item.kind == "file" and not readable else "",
         "current": item.path == chosen, "path": item.path,
     }  # fmt: skip
+
+
+def cli_line(id: str, path: str, *, folder: bool = False) -> str:
+    """What reads the same in a terminal. The names in it are the sandbox's own choice."""
+    if not path:
+        return shells.line("primectl workspace files ls", id)
+    target = "-O " + shells.word("./" + path.rpartition("/")[2])
+    return shells.line("primectl workspace files get", id, path, options=target if folder else "--content")
 
 
 def file_url(id: str, path: str) -> str:

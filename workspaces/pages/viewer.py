@@ -11,6 +11,7 @@ from primer_site.errors import NotFound, NotText
 from workspaces.execution import FileInfo
 from workspaces.files_api import text_of
 from workspaces.pages import markup
+from workspaces.pages.line_ends import BOM
 from workspaces.sandbox import Sandbox
 
 Ask = Callable[[Callable[[Sandbox], Awaitable[Any]]], Any]
@@ -65,7 +66,7 @@ def _whole(info: FileInfo, text: str, view: str) -> dict[str, Any]:
         "parts": [(1, markup.lines_of(text, info.name))],
         "views": views,
         "view": "",
-        "text": text,
+        "text": text.removeprefix(BOM),
     }
 
 

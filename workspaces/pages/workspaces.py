@@ -92,6 +92,11 @@ class WorkspacePages(ResourcePages):
     def moving(self, row: Workspace) -> bool:
         return row.phase in COMING or row.phase == Phase.DELETING or row.unknown_since is not None or _wishes(row)
 
+    def watched(self, row: Workspace) -> str:
+        """An engine may lose a sandbox at any time, and somebody else may start or stop one."""
+        final = (Phase.FAILED, Phase.LOST, Phase.DELETING)
+        return "" if row.phase in final else f"{row.phase} {row.phase_since.timestamp():.3f} {row.desired}"
+
     def start_body(self, request: HttpRequest) -> Item:
         asked = request.GET.get("template_id", "")
         known = list(WorkspaceTemplate.objects.live().values_list("slug", flat=True)[:2])

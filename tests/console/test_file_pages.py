@@ -1,50 +1,24 @@
-"""Changes of files and commands by the pages, with a sandbox whose engine is the test's own."""
+"""Changes of files by the pages, with a sandbox whose engine is the test's own."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 
-from accounts.models import Role, User
-from tests.console.filling import filled_in
+from tests.console.sandboxed import browser, content, html_of, no_manifest, put
 from tests.eventually import eventually
-from tests.factories import make_user
 from tests.workspaces.conftest import Process, alice, owner, process, provider, root_path, running, template
 from workspaces.models import Exec, Workspace
-from workspaces.pages import execs
 from workspaces.pages.files import ask
 
-__all__ = ["alice", "owner", "process", "provider", "root_path", "running", "template"]
+__all__ = ["alice", "browser", "no_manifest", "owner", "process", "provider", "root_path", "running", "template"]
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture(autouse=True)
-def no_manifest(settings: Any) -> None:
-    plain = "django.contrib.staticfiles.storage.StaticFilesStorage"
-    settings.STORAGES = {**settings.STORAGES, "staticfiles": {"BACKEND": plain}}
-
-
-@pytest.fixture
-def browser(owner: User) -> Client:
-    client = Client(raise_request_exception=False, headers={"Accept": "text/html"})
-    client.force_login(owner)
-    return client
-
-
-def put(workspace: str, path: str, data: bytes) -> str:
-    """Writes behind the page's back, and returns the ETag."""
-    info = ask(Workspace.objects.get(slug=workspace), lambda box: box.write(path, data, mode=0o644))
-    return str(info.etag)
-
-
-def content(workspace: str, path: str) -> bytes:
-    found: bytes = ask(Workspace.objects.get(slug=workspace), lambda box: box.read(path)).data
-    return found
 
 
 def test_files_are_uploaded_and_an_existing_name_asks_first(process: Process, running: str, browser: Client) -> None:
@@ -245,82 +219,96 @@ def test_files_of_a_stopped_workspace_say_how_to_read_them(process: Process, run
     assert f"/workspaces/{running}/start/" in html
 
 
-def test_a_command_runs_and_its_output_and_verdict_are_on_the_page(
+def test_files_of_a_lost_workspace_offer_to_start_it(process: Process, running: str, browser: Client) -> None:
+    Workspace.objects.update(phase="lost", phase_reason="container_gone")
+    html = browser.get(f"/files/{running}/").content.decode()
+    assert "Start it to read files" in html
+    assert f'action="/workspaces/{running}/start/"' in html
+    assert "Retry" not in html
+    Workspace.objects.update(phase_reason="data_lost")
+    html = browser.get(f"/files/{running}/").content.decode()
+    assert "Its files are gone" in html
+    assert f'action="/workspaces/{running}/start/"' not in html
+
+
+def test_the_head_of_a_workspace_is_the_same_on_its_files(process: Process, running: str, browser: Client) -> None:
+    Workspace.objects.update(name="mine")
+    heads = [
+        re.search(r'<div class="head">.*?</p>', browser.get(path).content.decode().replace("\n", ""))
+        for path in (f"/workspaces/{running}/sessions/", f"/files/{running}/")
+    ]
+    shown = [re.sub(r'value="\w{64}"|\d+ s ago', "", found[0]) for found in heads if found]
+    assert shown[0] == shown[1]
+    for part in ("mine", f'action="/workspaces/{running}/stop/"', f"/workspaces/{running}/edit/", "not isolated"):
+        assert part in shown[0].lower(), part
+
+
+@pytest.mark.parametrize(("form", "where"), [
+    ({"do": "file", "name": "there.txt"}, ""), ({"do": "folder", "name": "there.txt"}, ""),
+    ({"do": "move", "target": "there.txt"}, "other.txt"),
+])  # fmt: skip
+def test_a_name_that_is_taken_is_said_on_the_page_with_what_was_typed(
+    process: Process, running: str, browser: Client, form: dict[str, str], where: str
+) -> None:
+    put(running, "there.txt", b"kept")
+    put(running, "other.txt", b"x")
+    answer = browser.post(f"/files/{running}/{where}", form)
+    html = html_of(answer)
+    assert answer.status_code == 409
+    assert "there.txt exists already." in html
+    assert "someone else" not in html
+    assert 'value="there.txt"' in html
+    assert "Filter names" in html, "the directory is still there"
+    assert re.search(r'<details class="changes" open>', html)
+    assert content(running, "there.txt") == b"kept"
+
+
+def test_a_save_that_is_refused_keeps_what_was_typed(process: Process, running: str, browser: Client) -> None:
+    etag = put(running, "dir/notes.txt", b"first\n")
+    browser.post(f"/workspaces/{running}/exec/", {"command": "chmod 500 dir"})
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    answer = browser.post(f"/files/{running}/dir/notes.txt", {"do": "save", "content": "typed", "etag": etag})
+    assert answer.status_code == 403
+    assert ">\ntyped</textarea>" in html_of(answer)
+
+
+def test_a_page_left_open_hears_when_its_running_workspace_is_lost(
     process: Process, running: str, browser: Client
 ) -> None:
-    command = {"command": "echo to-out; echo to-err >&2; exit 3"}
-    started = browser.post(f"/workspaces/{running}/exec/", command)
-    assert started.status_code == 303
-    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
-    html = browser.get(f"/workspaces/{running}/exec/").content.decode()
-    assert '<pre class="out ansi" tabindex="0">to-out' in html
-    assert "stderr" in html
-    assert "exit 3" in html
-    run = Exec.objects.get()
-    part = browser.get(f"/workspaces/{running}/exec/{run.slug}/", headers={"HX-Request": "true"})
+    html = html_of(browser.get(f"/workspaces/{running}/"))
+    asked = re.search(r'id="live" hx-get="([^"]+)" hx-trigger="every 5s"', html)
+    assert asked is not None
+    assert "http-equiv" not in html, "without scripts a page at rest is not loaded again and again"
+    assert browser.get(asked[1], headers={"HX-Request": "true"}).status_code == 204
+    Workspace.objects.update(phase="lost", phase_reason="container_gone", phase_since="2030-01-01T00:00:00Z")
+    part = browser.get(asked[1], headers={"HX-Request": "true"})
     assert part.status_code == 286
-    assert "to-err" in part.content.decode()
+    assert "/stop/" not in html_of(part)
+    assert "hx-get" not in html_of(part)
 
 
-def test_a_command_can_be_stopped_and_everything_of_it_is_dead(process: Process, running: str, browser: Client) -> None:
-    browser.post(f"/workspaces/{running}/exec/", {"command": "sleep 600"})
-    run = eventually(lambda: Exec.objects.filter(state="running").first(), within=30)
-    assert browser.post(f"/workspaces/{running}/exec/{run.slug}/stop/").status_code == 303
-    eventually(lambda: Exec.objects.get().ended_by == "cancelled", within=30)
-
-
-def test_an_empty_command_is_refused_beside_its_field(process: Process, running: str, browser: Client) -> None:
-    answer = browser.post(f"/workspaces/{running}/exec/", {"command": "", "timeout_s": "soon"})
-    assert answer.status_code == 422
-    assert "timeout_s" in answer.content.decode()
-    assert not Exec.objects.exists()
-
-
-def test_who_may_only_look_changes_nothing(process: Process, running: str) -> None:
-    client = Client(raise_request_exception=False, headers={"Accept": "text/html"})
-    client.force_login(make_user("victor", Role.VIEWER))
-    for path, form in (
-        (f"/files/{running}/", {"do": "folder", "name": "x"}),
-        (f"/workspaces/{running}/exec/", {"command": "id"}),
-        (f"/workspaces/{running}/stop/", {}),
-    ):
-        assert client.post(path, form).status_code in (403, 404)
-    assert not Exec.objects.exists()
-
-
-def test_a_command_takes_directory_and_environment_and_runs_again_with_both(
-    process: Process, running: str, browser: Client
+@pytest.mark.parametrize("name", ["$(touch pwned).txt", "`id`", "a;id;b.txt", "-x", "it's"])
+def test_the_footer_quotes_a_name_that_the_sandbox_chose(
+    process: Process, running: str, browser: Client, name: str
 ) -> None:
-    put(running, "sub/x.txt", b"")
-    form = {"command": "pwd; echo $WORD", "cwd": "sub", "env": "WORD=a=b\r\n", "timeout_s": "7"}
-    assert browser.post(f"/workspaces/{running}/exec/", form).status_code == 303
-    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
-    html = browser.get(f"/workspaces/{running}/exec/").content.decode()
-    assert "/sub\na=b" in html
-    again = filled_in(html.replace('<form method="post"', '<form class="edit" method="post"'), {})
-    assert (again["command"], again["cwd"], again["timeout_s"]) == (["pwd; echo $WORD"], ["sub"], ["7.0"])
-    refused = browser.post(f"/workspaces/{running}/exec/", {"command": "id", "env": "1X=2", "cwd": "kept"})
-    assert refused.status_code == 422
-    assert "1X=2" in refused.content.decode()
-    assert 'value="kept"' in refused.content.decode()
+    put(running, name, b"x")
+    shown = browser.get(f"/files/{running}/{quote(name)}").context["cli"]
+    assert shlex.split(shown)[:4] == ["primectl", "workspace", "files", "get"]
+    assert sorted(shlex.split(shown)[4:]) == sorted([running, name, "--content", *(["--"] if name[0] == "-" else [])])
 
 
-def test_what_a_command_printed_is_downloaded_byte_for_byte(
-    process: Process, running: str, browser: Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(execs, "RAW_PIECE", 100_000)  # so that it takes several
-    command = "printf '\\377\\000<b>'; head -c 300000 /dev/zero; echo oops >&2"
-    browser.post(f"/workspaces/{running}/exec/", {"command": command})
-    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
-    run = Exec.objects.get()
-    assert f"/workspaces/{running}/exec/{run.slug}/raw/" in browser.get(f"/workspaces/{running}/exec/").content.decode()
-    raw = browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/")
-    assert raw.content == b"\xff\x00<b>" + b"\0" * 300_000
-    assert raw["Content-Type"] == "application/octet-stream"
-    assert raw["Content-Disposition"].startswith("attachment")
-    assert "sandbox" in raw["Content-Security-Policy"]
-    assert browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=stderr").content == b"oops\n"
-    assert browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=both").status_code == 422
-    stranger = Client(raise_request_exception=False, headers={"Accept": "text/html"})
-    stranger.force_login(make_user("charlie"))
-    assert stranger.get(f"/workspaces/{running}/exec/{run.slug}/raw/").status_code == 404
+def test_the_footer_of_a_folder_saves_the_folder(process: Process, running: str, browser: Client) -> None:
+    put(running, "da ta/a.txt", b"x")
+    html = html_of(browser.get(f"/files/{running}/da%20ta/"))
+    assert f"primectl workspace files get {running} 'da ta' -O './da ta'" in html
+    assert f"primectl workspace files ls {running}" in html_of(browser.get(f"/files/{running}/"))
+
+
+@pytest.mark.parametrize("data", [b"a\r\nb\r\n", b"a\r\nb", b"\xef\xbb\xbfa\r\nb\nc", b"a\nb"])
+def test_saving_changes_no_line_end_of_the_file(process: Process, running: str, browser: Client, data: bytes) -> None:
+    etag = put(running, "notes.txt", data)
+    shown = browser.get(f"/files/{running}/notes.txt?edit=1").context["text"]
+    sent = shown.replace("\r\n", "\n").replace("\n", "\r\n").replace("b", "bee")  # as browsers send what they showed
+    form = {"do": "save", "content": sent, "etag": etag}
+    assert browser.post(f"/files/{running}/notes.txt", form).status_code == 303
+    assert content(running, "notes.txt") == data.replace(b"b", b"bee")
