@@ -28,7 +28,7 @@ from sessions_app.models import AgentSession, SessionEvent
 from workspaces.models import Workspace, WorkspaceTemplate
 from workspaces.snapshot import channel, snapshot
 user = User.objects.get(username="admin")
-template, agent = WorkspaceTemplate.objects.get(slug="code-sandbox"), Agent.objects.get(slug="code-runner")
+template, agent = WorkspaceTemplate.objects.live().get(slug="code-sandbox"), Agent.objects.live().get(slug="code-runner")
 with transaction.atomic():
     box = Workspace.objects.create(owner=user, template=template, provider=template.provider, spec=snapshot(template),
         channel=channel(None), phase="stopped", desired="stopped")
