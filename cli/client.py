@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 MAX_JSON = 64 * 1024 * 1024
 PAGE = 100
+FILES_PAGE = 1000  # the most: each page reads its directory from the start
 _RETRY_STATUS = (429, 502, 503, 504)
 _REDIRECTS = 5
 _SECRET_HEADERS = ("authorization", "cookie", "set-cookie", "idempotency-key")
@@ -91,12 +92,12 @@ class Client:
     def delete(self, path: str, /, **params: Any) -> Reply:
         return self.call("DELETE", path, params=params)
 
-    def pages(self, path: str, /, limit: int = 0, **params: Any) -> Iterator[dict[str, Any]]:
-        """Items of a list in order, following cursors; `limit` 0 is all of them."""
+    def pages(self, path: str, /, limit: int = 0, size: int = PAGE, **params: Any) -> Iterator[dict[str, Any]]:
+        """Items of a list in order, following cursors, `size` at a time; `limit` 0 is all of them."""
         cursor, count = None, 0
         while True:
-            size = min(PAGE, limit - count) if limit else PAGE
-            reply = self.get(path, limit=size, cursor=cursor, **params)
+            asked = min(size, limit - count) if limit else size
+            reply = self.get(path, limit=asked, cursor=cursor, **params)
             items = reply.items
             yield from items[: limit - count] if limit else items
             count += len(items)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cli.app import App
+from cli.client import FILES_PAGE
 from cli.commands.wait import until_gone, until_phase
 from cli.errors import CliError
 from cli.execution import Execution, Kept, Nowhere
@@ -72,7 +73,11 @@ class Sandbox:
     def listed(self, path: str, recursive: bool, limit: int) -> list[dict[str, Any]]:
         """At most `limit` entries."""
         found = self.app.client.pages(
-            self.app.path(self.ref(), "files"), limit=limit, path=path, recursive="true" if recursive else "false"
+            self.app.path(self.ref(), "files"),
+            limit=limit,
+            size=FILES_PAGE,
+            path=path,
+            recursive="true" if recursive else "false",
         )
         return list(found)
 

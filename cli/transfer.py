@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from cli.app import App
+from cli.client import FILES_PAGE
 from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.invoked import word
 from cli.kinds import Ref
@@ -68,7 +69,9 @@ def listed(app: App, ref: Ref, path: str, *, recursive: bool) -> Iterator[tuple[
 
     A recursive list passes over a directory that it may not read, as if it were empty: one without entries is asked.
     """
-    items = app.client.pages(app.path(ref, "files"), path=path, recursive="true" if recursive else None)
+    items = app.client.pages(
+        app.path(ref, "files"), size=FILES_PAGE, path=path, recursive="true" if recursive else None
+    )
     held: dict[str, Any] | None = None  # a directory whose first entry may follow
     for item in items:
         if held is not None:

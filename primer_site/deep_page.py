@@ -74,9 +74,10 @@ def begin(by: str) -> tuple[DeepCheck, bool]:
     with _lock:
         if _latest is not None and not _latest.done:
             return _latest, False
-        _latest = DeepCheck(by)
-        loop.spawn(_latest.run(), name="deep check")
-        return _latest, True
+        check = DeepCheck(by)
+        loop.spawn(check.run(), name="deep check")
+        _latest = check
+        return check, True
 
 
 def deep_check(request: HttpRequest) -> HttpResponse:

@@ -22,11 +22,11 @@ def checklist(user: User) -> list[Step]:
     """What is left for this person: what only an admin can do is an admin's step, and who makes nothing has none."""
     if user.role == Role.VIEWER:
         return []
-    place = Workspace.objects.visible_to(user).filter(phase=Phase.RUNNING).order_by("-created_at").first()
+    place = Workspace.objects.live().filter(owner=user, phase=Phase.RUNNING).order_by("-created_at").first()
     template = WorkspaceTemplate.objects.live().order_by("created_at").values_list("slug", flat=True).first() or ""
     agent = Agent.objects.live().order_by("created_at").values_list("slug", flat=True).first() or ""
     there = LLMProvider.objects.live().exists()  # admins make models, everybody makes agents
-    ran = AgentSession.objects.visible_to(user).filter(ended_reason=EndedReason.COMPLETED)
+    ran = AgentSession.objects.visible_to(user).filter(owner=user, ended_reason=EndedReason.COMPLETED)
     run = ran.select_related("workspace").order_by("-created_at").first()
     return [
         *([_provider(), _template(template)] if user.is_admin else []),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 import socket
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -82,17 +83,21 @@ def judge(findings: list[Finding]) -> Verdict:
     return "proven" if all(finding.ok for finding in findings) else "degraded"
 
 
-def parse(stdout: bytes) -> dict[str, str] | None:
-    """The probe's answer, None unless it is exactly one: known keys, short text. What is printable in it is kept."""
+def answer(stdout: bytes, keys: Iterable[str]) -> dict[str, Any] | None:
+    """What a program inside printed, None unless it is one JSON object of a bounded size with exactly these keys."""
     if len(stdout) > ANSWER_LIMIT:
         return None
     try:
         found = json.loads(stdout)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict) or set(found) != set(KEYS):
-        return None
-    if not all(isinstance(value, str) and len(value) <= VALUE_CHARS for value in found.values()):
+    return found if isinstance(found, dict) and set(found) == set(keys) else None
+
+
+def parse(stdout: bytes) -> dict[str, str] | None:
+    """The probe's answer, None unless it is exactly one: known keys, short text. What is printable in it is kept."""
+    found = answer(stdout, KEYS)
+    if found is None or not all(isinstance(value, str) and len(value) <= VALUE_CHARS for value in found.values()):
         return None
     return {key: "".join(c if c.isprintable() else "?" for c in value) for key, value in found.items()}
 

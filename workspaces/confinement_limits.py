@@ -7,13 +7,12 @@ run in the workspace is not tried: an attempt that was not made is `ok: null` wi
 from __future__ import annotations
 
 import errno
-import json
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from workspaces.confinement import ANSWER_LIMIT, PAGE, Finding
+from workspaces.confinement import PAGE, Finding, answer
 from workspaces.execution import ExecOutcome, ExecRequest
 from workspaces.probe_limits import KEYS, NO_ROOM, SOURCE, UNTRIED
 from workspaces.providers.base import Enforced, SandboxSpec
@@ -105,13 +104,8 @@ def unmade(plan: Plan, spec: SandboxSpec, why: str) -> list[Finding]:
 
 def parse(stdout: bytes) -> dict[str, int] | None:
     """The answer, None unless it is exactly one: known keys, whole numbers that fit 63 bits. There is no text in it."""
-    if len(stdout) > ANSWER_LIMIT:
-        return None
-    try:
-        found = json.loads(stdout)
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(found, dict) or set(found) != set(KEYS):
+    found = answer(stdout, KEYS)
+    if found is None:
         return None
     return found if all(type(value) is int and NO_ROOM <= value < 1 << 63 for value in found.values()) else None
 

@@ -28,7 +28,12 @@ def note_removed(provider_pk: int, workspace_id: str, parts: list[str]) -> None:
 def note_left(provider_pk: int, workspace_id: str, why: str) -> None:
     """The sweep could not remove it. Said once for each day and not at each of its rounds."""
     slug = WorkspaceProvider.objects.values_list("slug", flat=True).get(pk=provider_pk)
-    if not any(one["workspace_id"] == workspace_id and not one["removed"] for one in recent(slug)):
+    since = timezone.now() - SHOWN_FOR
+    said = AuditEntry.objects.filter(
+        action__in=[REMOVED, LEFT], at__gt=since, kind=WorkspaceProvider.KIND, object_id=slug,
+        after__workspace_id=workspace_id,
+    ).order_by("-at", "-pk").values_list("action", flat=True).first()  # fmt: skip
+    if said != LEFT:
         _note(LEFT, provider_pk, {"workspace_id": workspace_id, "why": why})
 
 

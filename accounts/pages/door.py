@@ -10,6 +10,7 @@ from django.http.request import HttpHeaders
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from accounts.rest import ResourceViewSet
 from primer_site.parsing import check_text
 
 Body = dict[str, Any]
@@ -80,6 +81,10 @@ class Door:
     def get(self, public_id: str) -> Any:
         """One visible row, an admin's look at somebody else's audited; raises `NotFound`."""
         return self.view("GET", "retrieve", id=public_id).get_object()
+
+    def look(self, public_id: str) -> Any:
+        """The same for a page that asks by itself: nobody opened anything, so nothing is audited."""
+        return ResourceViewSet.get_object(self.view("GET", "retrieve", id=public_id))
 
     def shown(self, rows: Any, *, many: bool = False) -> Any:
         """Rows as this user may read them: secrets masked, an engine's address for admins only."""

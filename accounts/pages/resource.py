@@ -178,7 +178,7 @@ class ResourcePages(Editing, Bulk):
     def live(self, request: HttpRequest, id: str) -> HttpResponse:
         """The moving part of a detail page; 286 when it has come to rest."""
         tab = request.GET.get("tab", "")
-        row = self.door(request).get(id)
+        row = self.door(request).look(id)
         if not self.moving(row) and (mark := self.watched(row)) and mark == request.GET.get("was"):
             return HttpResponse(status=204)  # as it was: what is open or marked on the page stays so
         context = self.detail_context(request, row, tab if tab in dict(self.tabs) else "")

@@ -17,9 +17,9 @@ from agents.tools.base import (
     Workbench,
     fields,
 )
-from agents.tools.diff import DIFF_BYTES, unified
 from agents.tools.render import cut_head
 from primer_site.errors import NotText, PrimerError
+from workspaces.diff import DIFF_BYTES, unified
 
 PATH = {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Relative to the workspace."}
 MAX_ENTRIES = 500

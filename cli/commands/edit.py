@@ -68,6 +68,8 @@ def edit(app: App, *, words: tuple[str, ...]) -> None:
 def _editor(app: App) -> list[str]:
     env = app.console.env
     text = next((env[name] for name in _VARIABLES if env.get(name)), "")
+    if not text and not (app.console.in_tty and app.console.out_tty):
+        raise UsageError("edit needs a terminal", hint="export PRIMECTL_EDITOR=PROGRAM, or use primectl apply -f FILE")
     try:
         program = shlex.split(text or "vi")
     except ValueError as exc:

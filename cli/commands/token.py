@@ -9,7 +9,7 @@ import click
 from cli import tables
 from cli.app import App
 from cli.command import Group, command
-from cli.errors import ApiError, CliError, Exit, UsageError
+from cli.errors import ApiError, CliError, ClosedPipe, Exit, OutputFailed, UsageError
 from cli.text import duration, local_time, nearest, whole_seconds
 from cli.wire import segment
 
@@ -31,7 +31,9 @@ token = Group(
 @click.option(
     "--scope", type=click.Choice(["read", "write", "admin"]), default="write", show_default=True, help="What it may do."
 )
-@click.option("--expires", metavar="DURATION", help="When it ends: 30d, 12h. Never without it.")
+@click.option(
+    "--expires", metavar="DURATION", help="When it ends: 30d, 12h. Without it never, or with the token that asks."
+)
 @click.pass_obj
 def token_create(app: App, *, name: str, scope: str, expires: str | None) -> None:
     """Create a token. Its value is printed once and stored nowhere: keep it now."""
@@ -49,10 +51,33 @@ def token_create(app: App, *, name: str, scope: str, expires: str | None) -> Non
     value = item.get("token")
     if not isinstance(value, str) or not value:
         raise CliError("the server gave no token", exit=Exit.UNREACHABLE)
+    try:
+        _shown_once(app, item, value, style)
+    except (OutputFailed, ClosedPipe) as exc:
+        _take_back(app, item, exc)
+        raise
+
+
+def _take_back(app: App, item: dict[str, Any], exc: OutputFailed | ClosedPipe) -> None:
+    """Nobody has the value: a token that stayed would be one that nobody knows of."""
+    pk = str(item.get("id"))
+    try:
+        app.client.delete(f"/v1/tokens/{segment(pk)}")
+        hint = "nobody saw the token, so it was revoked: make room and run this again"
+    except CliError:
+        hint = f"nobody saw the token; revoke it: primectl token revoke {pk}"
+        if isinstance(exc, ClosedPipe):
+            app.console.note(f"warning: {hint}")
+    if isinstance(exc, OutputFailed):
+        exc.hint = hint
+
+
+def _shown_once(app: App, item: dict[str, Any], value: str, style: str) -> None:
     if style == "json":
         app.console.json(item)
         return
     app.console.line(value)
+    name, scope = item.get("name"), item.get("scope")
     if app.console.err_tty:
         ends = local_time(item.get("expires_at"), utc=bool(app.flags.get("utc"))) or "never"
         app.console.info(f"token {name}, scope {scope}, expires {ends}; it is shown this once")

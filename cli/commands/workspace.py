@@ -121,7 +121,9 @@ def execute(
         raise _not_run(app, exc, ref) from exc
     except OutputFailed as exc:
         exc.exit = Exit.EXEC_LOST
-        exc.hint = exc.hint if temporary or not execution.id else f"the program goes on: {_where(ref, execution)}"
+        if execution.id:
+            gone = "the program had begun and its workspace is removed: make room, and know that a repeat runs it again"
+            exc.hint = gone if temporary else f"the program goes on: {_where(ref, execution)}"
         raise
     if result.get("ended_by") == "lost" and not dig(result, "error.detail"):
         result["error"] = {"detail": execution.whereabouts()}

@@ -54,7 +54,7 @@ def _raised(session: AgentSession, limits: dict[str, Any], most: dict[str, Any])
             return {"raise_agent": session.agent.slug, "raise_name": name}
         more = min(more, top)
     return {
-        "raise_url": f"/sessions/new/?{urlencode({'again': session.slug, name: f'{more:g}'})}",
+        "raise_url": f"/sessions/new/?{urlencode({'again': session.slug, name: f'{more:.15g}'})}",
         "raise_name": name,
         "raise_to": more,
     }

@@ -91,10 +91,17 @@ def _ends(rows: Any, starts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _bars(starts: Iterable[dict[str, Any]], ends: Sequence[dict[str, Any]]) -> list[Bar]:
-    results = {one["_call_id"]: one for one in ends if one["kind"] == EventKind.TOOL_RESULT}
+    results: dict[Any, list[dict[str, Any]]] = {}
+    for one in ends:
+        if one["kind"] == EventKind.TOOL_RESULT:
+            results.setdefault(one["_call_id"], []).append(one)
+
+    def result_of(start: dict[str, Any]) -> dict[str, Any] | None:
+        """The next one of its id: an endpoint may use an id again in a later reply."""
+        return next((end for end in results.get(start["_call_id"], []) if end["seq"] > start["seq"]), None)
+
     return [
-        _model(one, ends) if one["kind"] == EventKind.TURN_STARTED else _tool(one, results.get(one["_call_id"]))
-        for one in starts
+        _model(one, ends) if one["kind"] == EventKind.TURN_STARTED else _tool(one, result_of(one)) for one in starts
     ]
 
 

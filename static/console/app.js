@@ -14,14 +14,15 @@
     if (data.level !== "error") setTimeout(() => box.remove(), 6000);
   };
   on("toast", (event) => toast(event.detail));
+  const ours = (xhr) => xhr.getResponseHeader("HX-Trigger");
   on("htmx:responseError", (event) => {
     const { xhr } = event.detail;
-    if (xhr.status < 502 && !xhr.getResponseHeader("HX-Trigger")) toast({ level: "error", text: "The server answered " + xhr.status + "." });
+    if (xhr.status < 502 && !ours(xhr)) toast({ level: "error", text: "The server answered " + xhr.status + "." });
   });
   // What asks by itself says when it cannot, and goes on asking.
   const stale = $("#stale");
   on("htmx:sendError", () => { stale.hidden = false; });
-  on("htmx:afterOnLoad", (event) => { stale.hidden = event.detail.xhr.status < 502; });
+  on("htmx:afterOnLoad", (event) => { stale.hidden = event.detail.xhr.status < 502 || ours(event.detail.xhr); });
 
   // -- relative times
   const age = (element) => {
@@ -176,10 +177,10 @@
     if (stale.hidden || event.defaultPrevented) { dirty = false; return; }
     event.preventDefault();
     try {
-      await fetch("/healthz");
+      if (!(await fetch("/healthz")).ok) throw 0;
       stale.hidden = true;
       event.target.requestSubmit(event.submitter);
-    } catch (error) { toast({ level: "error", text: "The server does not answer: nothing was sent." }); }
+    } catch { toast({ level: "error", text: "The server does not answer: nothing was sent." }); }
   });
   window.onbeforeunload = (event) => { if (dirty) event.preventDefault(); };
 

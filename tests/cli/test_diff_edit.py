@@ -157,6 +157,13 @@ def test_what_was_saved_is_put_unless_somebody_was_faster(
     assert (tmp_path / "seen-1").read_text().startswith("# agent/a\n# ")
 
 
+def test_without_a_terminal_no_editor_of_our_choice_is_opened(cli: Cli, primer: Primer) -> None:
+    result = cli("edit", "agent", "a")
+    assert (result.code, result.text) == (2, "")
+    assert result.err.startswith("error: edit needs a terminal\nhint: ")
+    assert primer.requests == []
+
+
 def test_a_file_saved_as_it_was_changes_nothing(cli: Cli, primer: Primer, editor: Any) -> None:
     result = cli("edit", "agent", "a", EDITOR=editor())
     assert (result.code, result.text) == (0, "Edit cancelled: nothing changed.\n")

@@ -196,6 +196,7 @@ def test_a_broken_archive_is_one_line(cli: Cli, primer: Primer) -> None:
 def test_ls_marks_names_so_that_none_forges_a_line(cli: Cli, primer: Primer) -> None:
     primer.files = {"a\nb  file  0 B": b"", "\x1b[2J": b"", "日本.txt": b"x" * 2048}
     out = cli("workspace", "files", "ls", WS).text
+    assert primer.requests[-1].query["limit"] == ["1000"]  # each page reads the directory from its start
     assert len(out.splitlines()) == 4
     assert "a\\nb  file  0 B" in out
     assert "\\x1b[2J" in out

@@ -17,6 +17,7 @@ from tests.cli.fake import SESS, WS, Answer, Primer, recipe_events
 
 FULL = "error: the output could not be written: no space left on device\n"
 AGAIN = "hint: what arrived of the output is not all of it: make room and run this again\n"
+TOKEN = "6f1d2c3b-4a5e-6978-8a9b-0c1d2e3f4a5b"
 FORMATS = ("table", "wide", "yaml", "name", "jsonpath={.items[*].id}")
 LINES = [
     *(["get", "workspaces", "-o", form] for form in FORMATS),
@@ -80,8 +81,26 @@ def test_a_program_whose_output_finds_no_room_is_125_and_its_output_is_kept(cli:
 
 
 def test_run_removes_its_workspace_all_the_same(cli: Cli, primer: Primer) -> None:
-    assert on_full_disk(cli, "run", "-c", "x") == (125, FULL + AGAIN)
+    hint = "hint: the program had begun and its workspace is removed: make room, and know that a repeat runs it again\n"
+    assert on_full_disk(cli, "run", "-c", "x") == (125, FULL + hint)
     assert WS not in primer.store["workspaces"]
+
+
+@pytest.mark.parametrize("form", [[], ["-o", "json"]])
+def test_a_token_that_nobody_saw_is_revoked(cli: Cli, primer: Primer, form: list[str]) -> None:
+    primer.on("POST", "/v1/tokens", Answer(201, {"id": TOKEN, "name": "ci", "scope": "write", "token": "prt_x"}))
+    primer.on("DELETE", f"/v1/tokens/{TOKEN}", Answer(204))
+    code, err = on_full_disk(cli, "token", "create", "--name", "ci", *form)
+    assert code == 1
+    assert "nobody saw the token, so it was revoked" in err
+    assert len(primer.sent("DELETE", f"/v1/tokens/{TOKEN}")) == 1
+
+
+def test_a_token_that_cannot_be_revoked_either_is_named(cli: Cli, primer: Primer) -> None:
+    primer.on("POST", "/v1/tokens", Answer(201, {"id": TOKEN, "name": "ci", "scope": "write", "token": "prt_x"}))
+    primer.on("DELETE", f"/v1/tokens/{TOKEN}", Answer(403, {}))
+    code, err = on_full_disk(cli, "token", "create", "--name", "ci")
+    assert (code, err) == (1, FULL + f"hint: nobody saw the token; revoke it: primectl token revoke {TOKEN}\n")
 
 
 def test_a_session_is_not_lost_with_the_output_about_it(cli: Cli) -> None:

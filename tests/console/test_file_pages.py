@@ -312,3 +312,17 @@ def test_saving_changes_no_line_end_of_the_file(process: Process, running: str, 
     form = {"do": "save", "content": sent, "etag": etag}
     assert browser.post(f"/files/{running}/notes.txt", form).status_code == 303
     assert content(running, "notes.txt") == data.replace(b"b", b"bee")
+
+
+@pytest.mark.parametrize("name", ["src#old", "src?v1", "s%72c", "src\\x", "src &quot;"])
+def test_what_a_page_deletes_and_renames_is_what_it_shows(
+    process: Process, running: str, browser: Client, name: str
+) -> None:
+    put(running, "src/kept.txt", b"kept")
+    put(running, f"{name}/gone.txt", b"gone")
+    page = html_of(browser.get(f"/files/{running}/{quote(name)}/"))
+    targets = set(re.findall(r'<form method="post"[^>]* action="(/files/[^"]+)"', page))
+    assert targets == {f"/files/{running}/{quote(name)}"}
+    assert browser.post(targets.pop(), {"do": "delete", "sure": "1"}).status_code == 303
+    assert content(running, "src/kept.txt") == b"kept"
+    assert browser.get(f"/files/{running}/{quote(name)}/").status_code == 404

@@ -92,6 +92,32 @@ def test_a_step_of_the_first_run_is_done_by_facts_and_not_by_clicks() -> None:
     assert "First run" not in client.get("/").content.decode()
 
 
+def test_the_first_run_leads_an_admin_into_nobody_elses_sandbox() -> None:
+    make_provider(), make_template()
+    theirs = make_workspace(make_user("alice"))
+    Workspace.objects.filter(pk=theirs.pk).update(
+        phase="running", ref={"kind": "fake", "workspace_id": "ws-00000000000000aa", "generation": 1}
+    )
+    make_agent(theirs.owner)
+    client = browser(make_admin())
+    assert theirs.slug not in client.get("/").content.decode().split("First run")[1].split("</section>")[0]
+    assert AgentSession.objects.count() == 0
+
+
+def test_a_page_that_asks_by_itself_opens_nothing(world: dict[str, str]) -> None:
+    Workspace.objects.update(
+        phase="running", ref={"kind": "fake", "workspace_id": "ws-00000000000000aa", "generation": 1}, desired="running"
+    )
+    client = browser(make_admin())
+    page = f"/workspaces/{world['workspace']}/"
+    opened = AuditEntry.objects.filter(action="workspace.open")
+    assert client.get(f"{page}live/?tab=").status_code == 200
+    assert not opened.exists()
+    assert client.get(page).status_code == 200
+    assert opened.count() == 1
+    assert browser(make_user("charlie")).get(f"{page}live/?tab=").status_code == 404
+
+
 def test_the_first_page_asks_as_often_for_many_as_for_few(world: dict[str, str]) -> None:
     client = browser(make_admin())
     client.get("/")

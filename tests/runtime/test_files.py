@@ -7,7 +7,7 @@ import os
 import socket
 import stat
 import subprocess
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from primer_site.errors import Invalid, PreconditionFailed, PrimerError
 from tests.runtime.conftest import Runtime
-from workspaces.runtime import linux, paths
+from workspaces.runtime import linux, paths, tree
+from workspaces.runtime.paths import Root
 from workspaces.sandbox import Sandbox
 from workspaces.sandbox_errors import (
     DirectoryNotEmpty,
@@ -219,6 +220,32 @@ async def test_pages_of_a_directory_hold_every_name_once(sandbox: Sandbox, runti
         if cursor is None:
             break
     assert found == sorted(names)
+
+
+@pytest.mark.parametrize("recursive", [False, True])
+def test_a_directory_is_read_about_once_a_page_however_many_entries_or_directories_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recursive: bool
+) -> None:
+    for number in range(700):
+        (tmp_path / f"d{number:03}").mkdir()
+    reads, page = [0], tree.page
+
+    def counting(fd: int, after: bytes, count: int) -> Generator[None, None, list[bytes]]:
+        reads[0] += 1
+        return page(fd, after, count)
+
+    monkeypatch.setattr(tree, "page", counting)
+    root = Root(str(tmp_path))
+    steps = tree.list_tree(root, [], None, 1000, recursive)
+    answer = None
+    while answer is None:
+        try:
+            next(steps)
+        except StopIteration as end:
+            answer = end.value
+    os.close(root.fd)
+    assert [item["path"] for item in answer["items"]] == [f"d{number:03}" for number in range(700)]
+    assert reads[0] <= (700 if recursive else 0) + 3
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 1000])

@@ -38,3 +38,18 @@ def test_a_long_mixed_file_is_restored_around_an_edit_in_its_middle() -> None:
     lines = [f"line {n}" + ("\r\n" if n % 3 else "\n") for n in range(30_000)]
     edited = [*lines[:15_000], "X\r\n", *lines[15_000:]]
     assert restored("".join(lines), in_browser("".join(edited))) == "".join(edited)
+
+
+def test_texts_that_share_nothing_are_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Searched(AssertionError):
+        pass
+
+    def never(*_: object) -> None:
+        raise Searched
+
+    monkeypatch.setattr("workspaces.diff.SequenceMatcher", never)
+    before = "".join(f"{n}\r\n" if n % 2 else f"{n}\n" for n in range(4000))
+    edited = "".join(f"{n}\n" for n in reversed(range(4000)))
+    assert restored(before, edited).count("\n") == 4000
+    with pytest.raises(Searched):
+        restored("a\r\nb\nc\r\n", "c\na\nb\n")

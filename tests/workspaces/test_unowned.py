@@ -67,6 +67,13 @@ def test_one_that_cannot_be_removed_keeps_none_of_the_others_and_is_said_once(
     assert told == {STUCK: (False, []), STRAY: (True, ["container", "volume"])}
 
 
+def test_however_many_are_left_each_is_said_once(provider: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = tuple(f"ws-{number:016x}" for number in range(unowned.LISTED + 5))
+    for _ in range(3):
+        swept(monkeypatch, Engine(*many, stuck=many))
+    assert AuditEntry.objects.filter(action=unowned.LEFT).count() == len(many)
+
+
 def test_an_overview_shows_what_is_left_first_and_asks_no_engine(
     provider: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,6 +16,7 @@ from accounts.pages.views import done
 from accounts.permissions import require_change
 from primer_site.errors import Conflict, FieldError, Invalid, NotFound, PreconditionFailed, PrimerError, TooLarge
 from workspaces import file_changes
+from workspaces.diff import unified
 from workspaces.files_api import raw_body
 from workspaces.models import Workspace
 from workspaces.pages import line_ends, viewer
@@ -146,8 +146,7 @@ def _conflict(request: HttpRequest, row: Workspace, path: str, mine: str, error:
     found = ask(row, lambda box: box.read(path, limit=viewer.WHOLE))
     mine = mine.removeprefix(line_ends.BOM)
     theirs = found.data.decode("utf-8", "replace")
-    lines = difflib.unified_diff(theirs.splitlines(), mine.splitlines(), "theirs", "mine", lineterm="", n=2)
-    diff = [cut_lines(line) for line, _ in zip(lines, range(DIFF_LINES), strict=False)]
+    diff = [cut_lines(line) for line in unified(theirs, mine, context=2).split("\n")[:DIFF_LINES]]
     context: dict[str, Any] = browse_context(request, row, path)
     context |= {"conflict": error, "diff": diff, "text": mine, "etag": found.info.etag, "editing": True}
     return render(request, "files/browse.html", context, status=error.status)

@@ -43,6 +43,7 @@ def drawn(row: Exec) -> dict[str, Any]:
     facts = {"row": row, **state(row)}
     argv = facts["argv"]
     facts["command"] = argv[2] if len(argv) == 3 and argv[:2] == ["sh", "-c"] else shlex.join(argv)
+    facts["env_names"] = row.request.get("env_names", [])
     facts["running"] = row.state == ExecState.RUNNING
     facts["verdict"] = "running" if facts["running"] else row.ended_by
     label = {"exit": f"exit {row.exit_code}", "signal": f"signal {row.signal}"}.get(row.ended_by, "")

@@ -42,9 +42,11 @@ def index(request: HttpRequest) -> HttpResponse:
 
 
 def workspace_of(request: HttpRequest, id: str) -> Workspace:
-    row: Workspace = Door(WorkspaceViewSet, request).get(id)
-    if request.GET.get("as") != "state":  # a page that asks by itself is nobody at work
-        services.workspace_touch(row.pk, row.last_activity_at)
+    door = Door(WorkspaceViewSet, request)
+    if request.GET.get("as") == "state":  # a page that asks by itself is nobody at work, and opens nothing
+        return door.look(id)  # type: ignore[no-any-return]
+    row: Workspace = door.get(id)
+    services.workspace_touch(row.pk, row.last_activity_at)
     return row
 
 
@@ -105,7 +107,7 @@ def browse(request: HttpRequest, id: str, path: str = "") -> HttpResponse:
 def browse_context(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
     """What the page shows; `error` when the sandbox cannot be asked."""
     context: dict[str, Any] = WORKSPACES.detail_context(request, row, "files") | {
-        "path": path, "heading": "Files", "crumbs": crumbs(row.slug, path), "download_url": download_url(row.slug, path), "cli": cli_line(row.slug, path),
+        "path": path, "path_url": file_url(row.slug, path), "heading": "Files", "crumbs": crumbs(row.slug, path), "download_url": download_url(row.slug, path), "cli": cli_line(row.slug, path),
         "editing": request.GET.get("edit") == "1", "ace": static(ACE), "ace_base": f"{settings.STATIC_URL}django_ace/ace",
     }  # fmt: skip
     try:
@@ -122,7 +124,7 @@ def _look(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
     hidden = request.GET.get("hidden") == "1"
     shown = [item for item in found.items if hidden or not item.name.startswith(".")]
     context: dict[str, Any] = {
-        "directory": directory, "entries": [entry(row.slug, item, path) for item in order(shown)], "hidden": hidden,
+        "directory": directory, "directory_url": file_url(row.slug, directory), "entries": [entry(row.slug, item, path) for item in order(shown)], "hidden": hidden,
         "hidden_count": len(found.items) - len(shown), "next_cursor": found.cursor, "parent": parent_url(row.slug, directory),
         "match": match, "total": len(found.items), "tar_url": download_url(row.slug, directory or "."),
     }  # fmt: skip

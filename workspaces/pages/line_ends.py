@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from difflib import SequenceMatcher
+
+from workspaces.diff import opcodes
 
 BOM = "\ufeff"
 _END = re.compile(r"\r\n|\r|\n")
@@ -27,14 +28,9 @@ def restored(before: str, edited: str) -> str:
 
 
 def _keep(old: list[str], ends: list[str], new: list[str], own: list[str]) -> None:
-    """Gives each line that stood there before its old end. What begins and ends alike is not searched."""
-    first = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    rest = min(len(old), len(new)) - first
-    last = next((n for n in range(rest) if old[-1 - n] != new[-1 - n]), rest)
-    middle = SequenceMatcher(None, old[first : len(old) - last], new[first : len(new) - last])
-    found = [(a + first, b + first, min(c - a, d - b)) for _, a, c, b, d in middle.get_opcodes()]
-    for a, b, size in [(0, 0, first), *found, (len(old) - last, len(new) - last, last)]:
-        for n in range(size):
+    """Gives each line that stood there before, or was edited in its place, its old end."""
+    for _, a, c, b, d in opcodes(old, new):
+        for n in range(min(c - a, d - b)):
             if a + n < len(ends) and b + n < len(own):
                 own[b + n] = ends[a + n]
 

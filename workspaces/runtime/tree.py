@@ -95,13 +95,16 @@ def list_tree(root: Root, parts: list[bytes], cursor: object, limit: int, recurs
     resume = _from_cursor(cursor)
     place = Place(root.directory(parts))
     items: list[dict[str, Any]] = []
+    names: list[bytes] = []
+    behind: list[list[bytes]] = []  # in each directory above, names already read that follow the one below
     room = MAX_PAGE_TEXT
     try:
         after = _descend(place, resume) if recursive else (resume[-1] if resume else b"")
         while True:
-            names = yield from page(place.fd, after, min(_BATCH, max(0, limit - len(items)) + 1))
+            if not names:
+                names = yield from page(place.fd, after, max(0, limit - len(items)) + 1)
             deeper, last = False, after
-            for name in names:
+            for number, name in enumerate(names, 1):
                 if len(items) >= limit:
                     return {"items": items, "cursor": _cursor_of([*place.names, last] if recursive else [last])}
                 info = lstat(place.fd, name)
@@ -114,20 +117,32 @@ def list_tree(root: Root, parts: list[bytes], cursor: object, limit: int, recurs
                     limit = len(items)
                 if recursive and stat.S_ISDIR(info.st_mode) and _enter(place, name):
                     deeper = True
+                    behind.append(names[number:])
                     break
             if deeper:
                 if len(items) >= limit:
                     return {"items": items, "cursor": _cursor_of([*place.names, b""])}
-                after = b""
+                after, names = b"", []
+                _forget(behind)
             elif names:
-                after = last
+                after, names = last, []
             elif place.names:
-                after = place.up()
+                after, names = place.up(), behind.pop() if behind else []
             else:
                 return {"items": items, "cursor": None}
             yield
     finally:
         place.close()
+
+
+def _forget(behind: list[list[bytes]]) -> None:
+    """Keeps at most a few pages of names: a directory whose names are forgotten is read once more."""
+    count = sum(map(len, behind))
+    for names in behind:
+        if count <= 4 * MAX_PAGE:
+            return
+        count -= len(names)
+        names.clear()
 
 
 def _descend(place: Place, resume: list[bytes]) -> bytes:

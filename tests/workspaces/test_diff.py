@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.tools.base import BenchFailed, ToolOutcome
-from agents.tools.diff import COMPARED, CUT, DIFF_BYTES, unified
 from tests.agents.bench import MemoryBench
 from tests.agents.test_tools import outcome
+from workspaces.diff import COMPARED, CUT, DIFF_BYTES, unified
 from workspaces.execution import FileRange
 
 LINES = st.lists(st.sampled_from(["a", "b", "c", "", "+", "-x", "@@"]), max_size=30)

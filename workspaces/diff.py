@@ -1,4 +1,4 @@
-"""What a tool changed in a text file, as a unified diff of bounded size and bounded cost. Pure."""
+"""What changed in a text, as a unified diff of bounded size and bounded cost: both sides may be hostile. Pure."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class _Known(SequenceMatcher[str]):
         return self._known
 
 
-def unified(before: str, after: str) -> str:
-    """Hunks with three lines around each change, "" where no line differs; at most DIFF_BYTES bytes and a note."""
+def unified(before: str, after: str, *, context: int = CONTEXT) -> str:
+    """Hunks with `context` lines around each change, "" where no line differs; at most DIFF_BYTES bytes and a note."""
     old, new = before.splitlines(), after.splitlines()
-    whole = _Known(_opcodes(old, new))
+    whole = _Known(opcodes(old, new))
     found: list[str] = []
     size = 0
-    for group in whole.get_grouped_opcodes(CONTEXT):
+    for group in whole.get_grouped_opcodes(context):
         for line in _hunk(group, old, new):
             size += len(line.encode("utf-8", "replace")) + 1
             if size > DIFF_BYTES:
@@ -41,7 +41,7 @@ def unified(before: str, after: str) -> str:
     return "\n".join(found)
 
 
-def _opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
+def opcodes(old: Sequence[str], new: Sequence[str]) -> list[Opcode]:
     """What to do to get from one to the other. What both begin and end with costs a look at each line and no more."""
     shorter = min(len(old), len(new))
     head = next((n for n in range(shorter) if old[n] != new[n]), shorter)
