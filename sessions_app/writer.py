@@ -100,7 +100,14 @@ class Writer:
             self._failure = exc
 
     async def _store(self, *drafts: EventDraft, final: bool = True, totals: dict[str, Any] | None = None) -> None:
-        """Stores the held text, then `drafts`. Unless `final`, an end that may begin a secret stays held."""
+        """Stores the held text, then `drafts`. Unless `final`, an end that may begin a secret stays held.
+
+        A caller that is cancelled while another store goes on takes nothing back: a call that was run must not look as if
+        it never was.
+        """
+        await _shielded(self._store_in_turn(*drafts, final=final, totals=totals))
+
+    async def _store_in_turn(self, *drafts: EventDraft, final: bool, totals: dict[str, Any] | None) -> None:
         async with self._lock:
             if self._timer is not None:
                 self._timer.cancel()

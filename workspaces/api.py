@@ -91,23 +91,23 @@ class ProviderViewSet(ResourceViewSet):
         serializer.is_valid(raise_exception=True)
         if is_dry(request):
             return Response(status=204)
-        return self.once(request, lambda: _checked(serializer.validated_data), outside=True)
+        return self.once(request, lambda: _checked(serializer.validated_data, ENGINE_TIMEOUT_S), outside=True)
 
     def check_unsaved(self, data: dict[str, Any], row: WorkspaceProvider | None) -> dict[str, Any]:
         """The same of a form; `row` is the stored provider that it would change, whose credentials it may go on using."""
         serializer = self.get_serializer(row, data=data)
         serializer.is_valid(raise_exception=True)
-        return dict(_checked(serializer.validated_data, row).data)
+        return dict(_checked(serializer.validated_data, UNSAVED_TIMEOUT_S, row).data)
 
 
-def _checked(data: dict[str, Any], row: WorkspaceProvider | None = None) -> Response:
+def _checked(data: dict[str, Any], within_s: float, row: WorkspaceProvider | None = None) -> Response:
     same = row is not None and row.provider == data["provider"]
     old = (row.config, vault.unseal(row.secrets)) if row is not None and same else ({}, {})
     config, secrets = split_config(data["provider"], data["config"], *old)
     try:
-        check = loop.run(_check_settings(data["provider"], config, secrets), UNSAVED_TIMEOUT_S)
+        check = loop.run(_check_settings(data["provider"], config, secrets), within_s)
     except Timeout:
-        check = Check("unreachable", (f"The engine did not answer within {UNSAVED_TIMEOUT_S:g} s.",))
+        check = Check("unreachable", (f"The engine did not answer within {within_s:g} s.",))
     shown = WorkspaceProvider(
         health=check.health, reasons=list(check.reasons), engine=check.engine, enforces=check.enforces
     )

@@ -9,7 +9,7 @@ from typing import Final, Literal, TypeAlias
 DIFF_BYTES: Final = 64 * 1024  # of the former content that is compared, and of the diff that is kept
 CONTEXT: Final = 3  # lines
 COMPARED: Final = (
-    250_000  # lines of one side times lines of the other: above that, what differs counts as replaced whole
+    20_000  # lines of one side times lines of the other: above that, what differs counts as replaced whole
 )
 CUT: Final = "[the rest of the diff is left out]"
 Opcode: TypeAlias = tuple[Literal["replace", "delete", "insert", "equal"], int, int, int, int]

@@ -174,8 +174,11 @@ class ExecViewSet(ListOf):
         check_precondition(request, row)
         if is_dry(request):
             return Response(status=204)
-        ended = loop.run(_cancel(row.pk, request_user(request).username), CALL_S + CANCEL_WAIT_S)
-        exec_audit.ended(Actor.of(request), row, over=ended)
+        ended = False
+        try:
+            ended = loop.run(_cancel(row.pk, request_user(request).username), CALL_S + CANCEL_WAIT_S)
+        finally:  # also when nobody answered in time: it was asked for, and may have happened
+            exec_audit.ended(Actor.of(request), row, over=ended)
         return Response(status=204 if ended else 202)
 
     @extend_schema(

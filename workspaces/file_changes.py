@@ -10,11 +10,12 @@ from typing import Any, TypeVar
 
 from accounts.audit import Actor, audit_record
 from primer_site import loop
-from primer_site.errors import PreconditionFailed, PrimerError
+from primer_site.errors import PreconditionFailed, PrimerError, Timeout
 from workspaces import access
 from workspaces.execution import FileInfo
 from workspaces.file_trials import look
 from workspaces.models import Workspace
+from workspaces.providers.base import ChannelClosed
 from workspaces.sandbox import Sandbox
 from workspaces.sandbox_errors import FileMissing, FilePermission
 
@@ -47,7 +48,7 @@ def write(
         wanted, before = await expected(box, path, if_match), await _seen(box, path)
         return before, await box.write(path, data, mode=mode, if_match=wanted, if_none_match=only_new)
 
-    before, made = inside(row, work, UPLOAD_S)
+    before, made = _done(by, row, "write", path, work, within_s=UPLOAD_S)
     _record(by, row, "write", shown(before), shown(made) | {"mode": f"{mode:04o}"})
     return made
 
@@ -59,7 +60,7 @@ def make_dir(by: Actor, row: Workspace, path: str, *, parents: bool = False) -> 
         before = await _seen(box, path) if parents else None
         return before, await box.mkdir(path, parents=parents)
 
-    before, made = inside(row, work)
+    before, made = _done(by, row, "mkdir", path, work)
     if before is None:
         _record(by, row, "mkdir", {}, shown(made))
     return made
@@ -72,7 +73,7 @@ def move(by: Actor, row: Workspace, source: str, target: str, *, overwrite: bool
         replaced = await _seen(box, target) if overwrite else None
         return replaced, await box.move(source, target, overwrite=overwrite)
 
-    replaced, moved = inside(row, work)
+    replaced, moved = _done(by, row, "move", source, work)
     after = shown(moved) | ({"replaced": shown(replaced)} if replaced else {})
     _record(by, row, "move", shown(moved) | {"path": printable_path(source)}, after)
     return moved
@@ -86,8 +87,25 @@ def delete(by: Actor, row: Workspace, path: str, *, recursive: bool = False, if_
         await box.delete(path, recursive=recursive, if_match=wanted)
         return before
 
-    before = inside(row, work, 2 * CALL_S)
+    before = _done(by, row, "delete", path, work, within_s=2 * CALL_S)
     _record(by, row, "delete", shown(before) or {"path": printable_path(path)}, {})
+
+
+def _done(
+    by: Actor,
+    row: Workspace,
+    verb: str,
+    path: str,
+    work: Callable[[Sandbox], Awaitable[T]],
+    *,
+    within_s: float = CALL_S,
+) -> T:
+    """As `inside`; where no answer came the change may have been made, and the log says that it is not known."""
+    try:
+        return inside(row, work, within_s)
+    except (Timeout, ChannelClosed):
+        _record(by, row, verb, {}, {"path": printable_path(path), "outcome": "unknown"})
+        raise
 
 
 async def expected(box: Sandbox, path: str, wanted: list[str] | None) -> list[str] | None:

@@ -58,6 +58,9 @@ class ExecInfo:
 BASE_ENV: Final = {"PYTHONDONTWRITEBYTECODE": "1"}
 
 
+QUIET_WAIT_S = 2.0  # for programs that are being started, before none may start
+
+
 class Sandbox(FileCalls):
     """Safe for any number of concurrent calls of one event loop.
 
@@ -186,9 +189,15 @@ class Sandbox(FileCalls):
         async with self._quiet:
             self._admits.clear()
             try:
-                started = [handle.wait_started() for handle in self._handles]
-                await asyncio.gather(*started, return_exceptions=True)  # what was let in before is in the list below
-                yield sum(max(run.state != "ended", len(run.survivors)) for run in await self.list_execs())
+                late = 0
+                if started := [asyncio.ensure_future(handle.wait_started()) for handle in self._handles]:
+                    # What was let in before is in the list below; what has lost its channel would hold up the others.
+                    late = len((await asyncio.wait(started, timeout=QUIET_WAIT_S))[1])
+                    for one in started:
+                        one.cancel()
+                    await asyncio.gather(*started, return_exceptions=True)
+                running = sum(max(run.state != "ended", len(run.survivors)) for run in await self.list_execs())
+                yield max(running, late)
             finally:
                 self._admits.set()
 

@@ -50,7 +50,7 @@ class OpenAILLM(WireLLM):
                 async for chunk in chunks:
                     for delta in parts.feed(chunk):
                         yield delta
-        except (LLMUnavailable, OSError, ValueError):
+        except (LLMUnavailable, OSError, ValueError, self.sdk.APITimeoutError):
             if not parts.stop:
                 raise
         yield replace(parts.reply(), request_id=str(stream.response.headers.get("x-request-id") or "")[:100])

@@ -10,12 +10,13 @@ from typing import Final
 
 from agents.llm.base import ToolSpec
 from agents.messages import ToolCall
-from agents.tools.base import BenchFailed, Tool, ToolEvent, ToolOutcome, Workbench
+from agents.tools.base import BenchFailed, FileChange, Tool, ToolEvent, ToolOutcome, Workbench
 from agents.tools.execs import Exec, Glob, Grep
 from agents.tools.files import Edit, Ls, Read, Write
 from agents.tools.outputs import GrepOutput, ReadOutput
 from agents.tools.schema import problems
 from primer_site.errors import PrimerError
+from workspaces.diff import unified
 
 WORKSPACE_TOOLS: Final[tuple[Tool, ...]] = (
     Write(),
@@ -67,7 +68,9 @@ class Toolbox:
                 async for event in events:
                     if isinstance(event, ToolOutcome):
                         spent = (asyncio.get_running_loop().time() - began) * 1000
-                        yield replace(event, text=self._hide(event.text), duration_ms=event.duration_ms or spent)
+                        files = tuple([await self._compared(change) for change in event.files])
+                        text = self._hide(event.text)
+                        yield replace(event, text=text, duration_ms=event.duration_ms or spent, files=files)
                     else:
                         yield event
         except PrimerError as exc:
@@ -75,6 +78,13 @@ class Toolbox:
             text = self._hide(f"{exc.detail} {exc.hint_text}".strip())
             fatal = exc if isinstance(exc, BenchFailed) else None
             yield ToolOutcome(text, ok=False, duration_ms=spent, fatal=fatal)
+
+    async def _compared(self, change: FileChange) -> FileChange:
+        """With its diff. Secrets are hidden before: the marks of a diff stand between the lines of a secret that has several."""
+        if change.texts is None:
+            return change
+        before, after = map(self._hide, change.texts)
+        return replace(change, diff=await asyncio.to_thread(unified, before, after), texts=None)
 
     def _refusal(self, call: ToolCall) -> str:
         """Why a call is not run, or "". Nothing is ever run with defaults in place of what could not be read."""

@@ -107,6 +107,7 @@ class FileChange:
     path: str
     change: str  # created, modified
     diff: str | None = None  # unified, of what a write replaced; None where there was nothing to compare, or too much
+    texts: tuple[str, str] | None = None  # what it is of, before and after, secrets included: the toolbox compares them
 
     def to_dict(self) -> dict[str, str]:
         shown = {"path": self.path, "change": self.change}

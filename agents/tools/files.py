@@ -19,7 +19,7 @@ from agents.tools.base import (
 )
 from agents.tools.render import cut_head
 from primer_site.errors import NotText, PrimerError
-from workspaces.diff import DIFF_BYTES, unified
+from workspaces.diff import DIFF_BYTES
 
 PATH = {"type": "string", "minLength": 1, "maxLength": 4096, "description": "Relative to the workspace."}
 MAX_ENTRIES = 500
@@ -38,8 +38,8 @@ class Write(Tool):
         before = await _former(bench, path)
         change = "created" if await bench.write(path, data) else "modified"
         text = f"Wrote {len(data)} bytes to {path} ({change})."
-        diff = unified(before, content) if before is not None and change == "modified" else None
-        yield ToolOutcome(text, bytes=len(data), files=(FileChange(path, change, diff),))
+        texts = (before, content) if before is not None and change == "modified" else None
+        yield ToolOutcome(text, bytes=len(data), files=(FileChange(path, change, texts=texts),))
 
 
 class Read(Tool):

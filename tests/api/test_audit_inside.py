@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+import pytest
 from django.test import Client
 
 from accounts.models import AuditEntry
 from primer_site import loop
+from primer_site.errors import Timeout
 from tests.api.conftest import World
 from tests.eventually import eventually
 from tests.workspaces.conftest import until
@@ -68,6 +70,22 @@ def test_a_change_of_a_file_that_is_refused_or_changes_nothing_leaves_no_line(in
     assert alice.post(f"{files}/move", {"source": "gone", "target": "b"}).status_code == 404
     assert alice.post(f"{files}/dir", {"path": "a"}).status_code == 409
     assert AuditEntry.objects.count() == before
+
+
+def test_a_change_whose_answer_never_came_leaves_a_line_that_says_so(
+    inhabited: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def silent(*_: object) -> None:
+        raise Timeout("The operation did not finish within 60 s.")
+
+    monkeypatch.setattr("workspaces.file_changes.inside", silent)
+    alice, files = inhabited.client("alice"), f"workspaces/{inhabited.workspace.slug}/files"
+    assert alice.put(files, {"content": "x"}, path="a").status_code == 504
+    assert alice.delete(files, path="b").status_code == 504
+    kept = [(line.action, line.after) for line in lines_about("file")][-2:]
+    assert kept == [
+        (f"file.{verb}", {"path": path, "outcome": "unknown"}) for verb, path in (("write", "a"), ("delete", "b"))
+    ]
 
 
 def test_the_repeat_of_a_key_leaves_one_line(inhabited: World) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from agents.llm.base import ContextTooLong, LLMConfig, LLMUnavailable
+from agents.llm.base import ContextTooLong, LLMConfig, LLMUnavailable, Reply
 from agents.llm.gate import one_of
 from agents.messages import UserMessage
 from tests.llm.conftest import STUBS, Making, asking, heard, reply_of
@@ -108,6 +108,17 @@ async def test_silence_ends_by_the_providers_timeout(kind: str, wired: Making) -
     model = wired(kind, (WHOLE, How(hang=40)), timeout_s=0.2)
     with pytest.raises(LLMUnavailable, match=r"did not answer within 0\.2 s"):
         await heard(model.llm, asking())
+
+
+async def test_a_whole_reply_counts_also_where_the_connection_stays_open(wired: Making) -> None:
+    model = wired("openai", WHOLE, timeout_s=0.5)
+    assert model.stub is not None
+    end = model.stub.sse(WHOLE, 0).index(b"data: [DONE]")
+    model.stub.steps = [(WHOLE, How(hang=end))]
+    reply = (await heard(model.llm, asking()))[-1]
+    assert isinstance(reply, Reply)
+    assert reply.message.text == WHOLE.text
+    assert len(model.stub.asked) == 1
 
 
 @each_kind

@@ -31,7 +31,7 @@ from workspaces.confinement_limits import (
 )
 from workspaces.execution import EndedBy, Evidence, ExecOutcome, ExecRequest
 from workspaces.probe_limits import KEYS, NO_ROOM, UNTRIED
-from workspaces.providers.base import Enforced, Ref, SandboxSpec
+from workspaces.providers.base import Channel, ChannelClosed, Enforced, Ref, SandboxSpec
 from workspaces.providers.container import ContainerProvider
 from workspaces.sandbox import Sandbox
 
@@ -288,3 +288,24 @@ async def test_a_program_that_is_started_meanwhile_waits_and_then_runs(
             assert [run for run in await sandbox.list_execs() if run.state != "ended"] == []
             assert not waiting.done()
         assert await waiting == "late"
+
+
+async def test_a_program_that_cannot_be_started_for_long_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workspaces.sandbox.QUIET_WAIT_S", 0.05)
+
+    async def nowhere() -> Channel:
+        raise ChannelClosed("The engine does not answer.")
+
+    async def none() -> list[object]:
+        return []
+
+    sandbox = Sandbox(nowhere, b"x" * 32, disk_bytes=0, env={})
+    monkeypatch.setattr(sandbox, "list_execs", none)
+    starting = asyncio.create_task(sandbox.start_exec(ExecRequest(id="exec-1", argv=("true",))))
+    await asyncio.sleep(0)
+    async with sandbox.quiet() as others:
+        assert others == 1
+        assert not starting.done()
+    starting.cancel()
+    await asyncio.gather(starting, return_exceptions=True)
+    await sandbox.close()

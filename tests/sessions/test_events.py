@@ -276,6 +276,29 @@ def test_a_cancelled_run_still_tells_what_it_had_begun_to_tell(quiet_database: N
     assert [event.data["message"] for event in events_of(session.slug)[2:]] == ["it happened", "the end"]
 
 
+def test_a_run_that_is_cancelled_while_another_store_goes_on_takes_nothing_back(quiet_database: None) -> None:
+    session = locked(make_session())
+    free = threading.Event()
+
+    async def scenario() -> None:
+        writer = Writer(session, Redactor())
+        busy = asyncio.create_task(loop.write(free.wait, 20))
+        await asyncio.sleep(0)
+        first = asyncio.create_task(writer.add(EventDraft(EventKind.WARNING, {"message": "first"})))
+        second = asyncio.create_task(writer.add(EventDraft(EventKind.WARNING, {"message": "it happened"})))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.wait({second})
+        assert not first.done()
+        free.set()
+        await writer.flush()
+        await asyncio.gather(busy, first)
+
+    loop.run(scenario(), 20)
+    assert [event.data["message"] for event in events_of(session.slug)[2:]] == ["first", "it happened"]
+
+
 def test_a_database_that_is_away_for_a_moment_loses_nothing(
     quiet_database: None, long_quiet: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agents.messages import ToolCall
+from agents.redact import MASK, Redactor
+from agents.tools import Toolbox
 from agents.tools.base import BenchFailed, ToolOutcome
 from tests.agents.bench import MemoryBench
 from tests.agents.test_tools import outcome
@@ -65,6 +68,17 @@ async def test_a_write_carries_what_it_changed_and_a_new_file_carries_nothing() 
     assert first.to_dict()["files"] == [{"path": "a.txt", "change": "created"}]
     assert second.files[0].diff == "@@ -1,2 +1,2 @@\n one\n-two\n+2"
     assert third.files[0].diff == ""
+
+
+async def test_a_secret_of_several_lines_is_hidden_in_a_diff_as_everywhere() -> None:
+    key = "-----BEGIN KEY-----\nabcdefghij\nklmnopqrst\n-----END KEY-----"
+    bench = MemoryBench(files={"key.pem": f"old\n{key}\nend\n".encode()})
+    toolbox = Toolbox(bench, hide=Redactor([key]).hide)
+    call = ToolCall("c1", "workspace__write", {"path": "key.pem", "content": "old\nnone\nend\n"})
+    found = [event async for event in toolbox.run(call)][-1]
+    assert isinstance(found, ToolOutcome)
+    assert found.files[0].diff == f"@@ -1,3 +1,3 @@\n old\n-{MASK}\n+none\n end"
+    assert "abcdefghij" not in str(found)
 
 
 async def test_what_is_no_text_or_too_large_is_replaced_without_a_diff() -> None:
