@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any
 
 from django.db.models import QuerySet
@@ -52,7 +52,7 @@ OVER_TIMEOUT_S = 10.0
 STARTED_WAIT_S = 10.0  # until a stream begins, so that what cannot start is an ordinary error
 CANCEL_WAIT_S = 5.0
 CALL_S = 30.0
-Begin = Callable[[], execs.Started]  # on the loop
+Begin = Callable[[], Coroutine[Any, Any, execs.Started]]
 DRY = OpenApiParameter("dry_run", bool, description="Check the request and the workspace, and run or end nothing.")
 KEY = OpenApiParameter("Idempotency-Key", OpenApiTypes.STR, OpenApiParameter.HEADER, description="Never runs twice.")
 
@@ -214,9 +214,9 @@ def _run(
         background=data["background"], claim_pk=claim.pk if claim else None,
     )  # fmt: skip
 
-    def begin() -> execs.Started:
+    async def begin() -> execs.Started:
         if known:
-            return execs.Started(exec_pk, asked.id)
+            return await execs.join(exec_pk, asked.id)
         # Beside the program, which takes longer; and before the end of the run, which the same thread stores.
         loop.spawn(patiently(exec_audit.started, by, facts, asked, data["background"]), name=f"audit {asked.id}")
         return execs.begin(exec_pk, asked, facts, keep_bytes=keep_bytes, listen=wants_stream)
@@ -235,13 +235,13 @@ def _run(
 
 async def _and_started(begin: Begin) -> execs.Started:
     """Begins, and waits a moment, so that what cannot start is refused before the answer begins."""
-    started = begin()
+    started = await begin()
     await execs.wait_started(started.exec_pk, STARTED_WAIT_S)
     return started
 
 
 async def _and_result(begin: Begin, wait_s: float) -> execs.ExecFinished | None:
-    started = begin()
+    started = await begin()
     with contextlib.suppress(execs.Suspended):
         return await execs.finished(started.exec_pk, wait_s)
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 
 import structlog
@@ -25,6 +26,7 @@ WATCH_S = 60.0
 
 log = structlog.get_logger(__name__)
 runs: dict[int, Run] = {}  # by exec; what this process pumps
+coming: dict[int, Future[None]] = {}  # by exec; stored by a view's thread, and on its way to the loop
 _watching: asyncio.Task[None] | None = None
 
 
@@ -37,6 +39,8 @@ class Suspended(Unavailable):
 def launch(run: Run, request: ExecRequest | None = None, facts: access.Facts | None = None) -> None:
     """Starts the program, or without a request looks for one that was started before, and pumps it."""
     runs[run.pk] = run
+    if (arrival := coming.pop(run.pk, None)) is not None:
+        arrival.set_result(None)
     run.starting = asyncio.ensure_future(_start(run, request, facts) if request and facts else _attach_again(run))
     run.task = asyncio.get_running_loop().create_task(_pump(run), name=f"pump {run.id}")
 

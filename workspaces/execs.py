@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 import structlog
@@ -15,7 +16,7 @@ import structlog
 from primer_site import loop
 from primer_site.errors import Conflict, PrimerError, RateLimited, Unavailable
 from workspaces import access, exec_rows, services
-from workspaces.exec_pump import START_WAIT_S, Suspended, close, launch, let_go, recover, runs
+from workspaces.exec_pump import START_WAIT_S, Suspended, close, coming, launch, let_go, recover, runs
 from workspaces.exec_rows import NOT_STARTED, STREAMS
 from workspaces.execution import DEFAULT_KEEP_BYTES, MIB, ExecOutcome, ExecRequest, OutputChunk, Stream
 from workspaces.models import ExecState
@@ -24,12 +25,13 @@ from workspaces.providers.base import ChannelClosed, EngineUnavailable
 from workspaces.runs import Listener, Run
 from workspaces.sandbox_errors import StartFailure
 
+ARRIVAL_S = 5.0  # between a run's row and its place among the runs: a moment, unless the caller died
 RUNNING_AT_ONCE = 64  # in one workspace; the runtime holds the same
 INLINE_BYTES = 8 * MIB  # of a stream in one result; the rest of what is kept is read in pages
 
 __all__ = [
     "START_WAIT_S", "ExecFinished", "NeverStarted", "Started", "Suspended", "begin", "cancel", "cancel_session", "close",
-    "drain", "finished", "live", "recover", "reopen", "stop_listening", "store", "stored", "stream", "wait_ended", "wait_started",
+    "drain", "finished", "join", "live", "recover", "reopen", "stop_listening", "store", "stored", "stream", "wait_ended", "wait_started",
 ]  # fmt: skip
 log = structlog.get_logger(__name__)
 _draining = False
@@ -91,10 +93,20 @@ def store(
         raise RateLimited(f"{RUNNING_AT_ONCE} programs are running in this workspace already.", retry_after_s=1)
     if services.touch_is_due(facts.last_activity_at):
         services.workspace_touch(facts.pk, facts.last_activity_at)
-    return exec_rows.insert(
+    exec_pk, known = exec_rows.insert(
         facts.pk, request, keep_bytes=keep_bytes, started_by=started_by, session_id=session_id, background=background,
         claim_pk=claim_pk, request_hash=exec_rows.digest(request, keep_bytes) if claim_pk is not None else "",
     )  # fmt: skip
+    if not known:
+        coming[exec_pk] = Future()  # in the same turn at writing: whoever finds the row finds this, too
+    return exec_pk, known
+
+
+async def join(exec_pk: int, exec_id: str) -> Started:
+    """The run that an earlier call stored, as soon as that call has begun it."""
+    if (arrival := coming.get(exec_pk)) is not None:
+        await asyncio.wait({asyncio.wrap_future(arrival)}, timeout=ARRIVAL_S)
+    return Started(exec_pk, exec_id)
 
 
 def begin(
@@ -209,6 +221,8 @@ def live(exec_pk: int) -> Run | None:
 
 async def cancel(exec_pk: int, by: str) -> None:
     """Ends a run with all its processes; one that has ended stays as it is. `by` is who asked, and stands in the evidence."""
+    if exec_pk in coming:
+        await join(exec_pk, "")  # or it would be killed before it starts, and then start
     run = runs.get(exec_pk)
     if run is None:
         await _cancel_elsewhere(exec_pk, by)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connections
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -152,6 +154,43 @@ def test_a_key_that_the_first_caller_frees_while_another_has_joined_it_runs_noth
     third = alice.post(f"workspaces/{running}/exec", body, headers=headers)
     assert (third.status_code, third.json()["stdout"]) == (200, "x\n")
     assert Exec.objects.count() == 1
+
+
+def test_a_repeat_that_overtakes_the_first_call_waits_for_its_run(
+    running: str, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second call finds the row before the first has brought its run to the loop."""
+    headers, body = {"Idempotency-Key": "k"}, {"command": "echo x >> marks; cat marks"}
+    write_here, join = loop.write_here, execs.join
+    stored, joined = threading.Event(), threading.Event()
+
+    def held(function: Any, *args: Any, **given: Any) -> Any:
+        found = write_here(function, *args, **given)
+        if function is execs.store and not found[1]:
+            stored.set()
+            assert joined.wait(20)
+        return found
+
+    async def joining(exec_pk: int, exec_id: str) -> execs.Started:
+        loop.current().call_later(0.05, joined.set)  # by then it waits
+        return await join(exec_pk, exec_id)
+
+    monkeypatch.setattr(loop, "write_here", held)
+    monkeypatch.setattr(execs, "join", joining)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(_closing, lambda: alice.post(f"workspaces/{running}/exec", body, headers=headers))
+        assert stored.wait(20)
+        second = alice.post(f"workspaces/{running}/exec", body, headers=headers)
+        answers = [first.result(20), second]
+    assert [(answer.status_code, answer.json()["stdout"]) for answer in answers] == [(200, "x\n")] * 2
+    assert Exec.objects.count() == 1
+
+
+def _closing(call: Any) -> Any:
+    try:
+        return call()
+    finally:
+        connections.close_all()
 
 
 def test_a_key_of_a_refused_run_is_free_and_frees_no_later_claim(
