@@ -22,7 +22,7 @@ from accounts.audit import Actor
 from accounts.idempotency import once
 from accounts.lists import ListOf, StrictQuery, flag
 from accounts.models import AuditEntry, Scope, Token, User
-from accounts.permissions import longest_life_s, require_own_or_admin, require_scope
+from accounts.permissions import longest_life_s, maker_of, require_own_or_admin, require_scope
 from accounts.rest import (
     check_precondition,
     do_once,
@@ -176,7 +176,7 @@ def _life_of(request: Request, data: dict[str, Any]) -> int | None:
     create=extend_schema(responses={201: NewTokenSerializer}),
 )
 class TokenViewSet(StrictQuery, ListOf):
-    """One's own tokens; an admin sees all with `?all=true`."""
+    """One's own tokens; an admin sees all with `?all=true`. With a token go those that it made."""
 
     serializer_class = TokenSerializer
     model = Token
@@ -200,13 +200,15 @@ class TokenViewSet(StrictQuery, ListOf):
         data = _validated(TokenSerializer, request.data)
         user = request_user(request)
         scope = Scope(data["scope"])
+        services.refuse_scope(user=user, scope=scope)  # first: no other token helps whose role is too small
         require_scope(request.auth, scope)  # a token buys no larger one than itself
         life = _life_of(request, data)
 
         def work() -> Response:
             token, value = services.token_create(
-                user=user, name=data["name"], scope=scope, expires_in_s=life, by=Actor.of(request)
-            )
+                user=user, name=data["name"], scope=scope, expires_in_s=life, by=Actor.of(request),
+                made_by=maker_of(request.auth),
+            )  # fmt: skip
             return Response(token_with_value(token, "" if is_dry(request) else value), status=status.HTTP_201_CREATED)
 
         return do_once(request, work, storable=False)

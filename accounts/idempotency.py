@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
@@ -24,7 +25,10 @@ from primer_site.vault import fingerprint
 
 KEPT = timedelta(hours=24)
 HOLDER = secrets.token_hex(8)  # this process: a key held by another one that died is free again after a restart
-TRIES = 3  # the first use may free the key between two looks at it
+WAIT_S, LOOK_S = (
+    5.0,
+    0.05,
+)  # how long a repeat waits for the answer of a first request that still works, and how often it looks
 Answer = TypeVar("Answer", bound=HttpResponseBase)
 _FORM = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -43,8 +47,8 @@ def key_of(request: Request) -> str:
 def begin(request: Request, user: User, *, storable: bool = True) -> IdempotencyKey | HttpResponseBase | None:
     """Claims the key for this request, or returns the stored answer of the first one; None without a key.
 
-    Raises `Conflict` for another body, for a first request that still works, and, with `storable` False (routes that
-    show a secret once), for every repeat.
+    Raises `Conflict` for another body, for a first request that still works after WAIT_S, and, with `storable` False
+    (routes that show a secret once), for every repeat.
     """
     key = key_of(request)
     if not key:
@@ -52,7 +56,8 @@ def begin(request: Request, user: User, *, storable: bool = True) -> Idempotency
     route = f"{request.method} {request.path}"[:300]
     # Keyed: the body may hold a password, and a plain hash at rest would let it be guessed.
     body_hash = fingerprint(json.dumps(request.data, sort_keys=True, default=str).encode())
-    for _ in range(TRIES):
+    until = time.monotonic() + WAIT_S
+    while True:
         try:
             with transaction.atomic():
                 IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
@@ -61,18 +66,22 @@ def begin(request: Request, user: User, *, storable: bool = True) -> Idempotency
                 )
         except IntegrityError:
             stored = IdempotencyKey.objects.filter(user=user, key=key).first()
-        if stored is not None:
-            return _repeat(stored, route, body_hash, storable)
-    raise _still_working()
+        # None: the first one failed meanwhile and freed the key.
+        found = None if stored is None else _repeat(stored, route, body_hash, storable)
+        if found is not None:
+            return found
+        if time.monotonic() >= until:
+            raise Conflict(
+                "The first request with this Idempotency-Key is still being worked on.", hint="Repeat it in a moment.",
+                retry_after_s=1,
+            )  # fmt: skip
+        time.sleep(LOOK_S)
 
 
-def _still_working() -> Conflict:
-    return Conflict(
-        "The first request with this Idempotency-Key is still being worked on.", hint="Repeat it in a moment."
-    )
-
-
-def _repeat(stored: IdempotencyKey, route: str, body_hash: str, storable: bool) -> IdempotencyKey | HttpResponseBase:
+def _repeat(
+    stored: IdempotencyKey, route: str, body_hash: str, storable: bool
+) -> IdempotencyKey | HttpResponseBase | None:
+    """What a key that is taken means for a request; None while the first one with it still works."""
     if (stored.route, stored.body_hash) != (route, body_hash):
         raise Conflict("This Idempotency-Key was used for another request.", hint="Use a new key for a new request.")
     if stored.status is not None and storable:
@@ -81,9 +90,7 @@ def _repeat(stored: IdempotencyKey, route: str, body_hash: str, storable: bool) 
         raise Conflict("This was done before with the same Idempotency-Key; the answer held a secret and is not kept.")
     # The first request never answered. Of this process: it still works. Of an earlier one: it died, and this one may go on.
     claimed = IdempotencyKey.objects.filter(pk=stored.pk, status=None).exclude(holder=HOLDER).update(holder=HOLDER)
-    if claimed:
-        return stored
-    raise _still_working()
+    return stored if claimed else None
 
 
 def _kept_answer(status: int, kept: dict[str, Any]) -> HttpResponseBase:

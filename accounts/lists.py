@@ -6,6 +6,7 @@ import json
 import re
 from datetime import UTC, datetime
 from typing import Any, ClassVar
+from urllib.parse import unquote_plus, unquote_to_bytes
 
 from django.core.exceptions import FieldDoesNotExist
 from django.db import models
@@ -18,7 +19,6 @@ from rest_framework.permissions import SAFE_METHODS
 from rest_framework.request import Request
 from rest_framework.viewsets import GenericViewSet
 
-from accounts.idempotency import key_of
 from accounts.models import User
 from primer_site.errors import FieldError, Invalid, printable
 from primer_site.pagination import KeysetPagination
@@ -26,6 +26,7 @@ from primer_site.parsing import bad_text
 
 LABEL_KEY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,61}[A-Za-z0-9])?")
 MAX_FILTER = 255  # characters
+REPEATABLE = frozenset({"label"})
 MAX_KEYS = 1000  # rows of one slug: the live one and those that were deleted under the same name
 
 
@@ -56,8 +57,6 @@ class StrictQuery:
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         super().initial(request, *args, **kwargs)  # type: ignore[misc]
         refuse_method(self, request)
-        if request.method == "POST":
-            key_of(request)  # of a dry run too, which uses it for nothing
         action = getattr(self, "action", None) or (request.method or "").lower()
         if action != "list":
             writes = self.dry and request.method not in SAFE_METHODS
@@ -109,6 +108,7 @@ class ListOf(ListModelMixin, GenericViewSet[Any]):
     def filter_queryset(self, queryset: QuerySet[Any]) -> QuerySet[Any]:
         params = self.request.query_params
         refuse_unknown(self.request, self.list_parameters(self.model), "This list does not know that filter.")
+        refuse_bytes(self.request)
         for name, lookup in self.filters.items():
             if value := params.get(name):
                 chosen = _choice(queryset.model, lookup, name, _clean(name, value))
@@ -138,6 +138,19 @@ def refuse_unknown(
     if unknown := [name for name in request.query_params if name not in known]:
         message = f"must be one of {', '.join(sorted(known))}" if known else "unknown parameter; this route takes none"
         raise Invalid(detail, errors=[FieldError(printable(name), message) for name in unknown])
+    if twice := [name for name, values in request.query_params.lists() if len(values) > 1 and name not in REPEATABLE]:
+        raise Invalid("A parameter stands twice.", errors=[FieldError(name, "must be given once") for name in twice])
+
+
+def refuse_bytes(request: Request) -> None:
+    """Refuses what is not UTF-8 in a query: with a mark in place of it, something else would be looked for."""
+    for pair in request.META.get("QUERY_STRING", "").split("&"):
+        name, _, value = pair.partition("=")
+        try:
+            unquote_to_bytes(value).decode()
+        except UnicodeDecodeError:
+            name = printable(unquote_plus(name))
+            raise Invalid(f"{name} is not valid.", errors=[FieldError(name, "must be UTF-8")]) from None
 
 
 def flag(request: Request, name: str) -> bool:

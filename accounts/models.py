@@ -74,7 +74,11 @@ class Token(AbstractAuthToken):  # type: ignore[misc]  # knox has no types
     uuid = models.UUIDField(default=uuid.uuid4, unique=True, editable=False)
     name = models.CharField(max_length=100)
     scope = models.CharField(max_length=16, choices=Scope.choices, default=Scope.WRITE)
-    signed_in = models.BooleanField(default=False)  # bought with a password, see `longest_life_s`
+    signed_in = models.BooleanField(default=False)  # bought with a password, see `maker_of`
+    # The program's token that made it, and takes it along; None where a person did, by the console or a sign-in.
+    made_by = models.ForeignKey(
+        "self", to_field="uuid", null=True, blank=True, editable=False, on_delete=models.CASCADE, related_name="made"
+    )
     last_used = models.DateTimeField(null=True, blank=True)
     last_used_address = models.CharField(max_length=64, blank=True, default="")
 

@@ -45,15 +45,21 @@ def require_scope(auth: Any, scope: Scope) -> None:
         raise Forbidden(f"The token {auth.name!r} has the scope {auth.scope}; this needs {scope.value}.")
 
 
-def longest_life_s(auth: Any) -> int | None:
-    """How long a token may live that this request makes, in seconds; None for as long as is asked for.
+def maker_of(auth: Any) -> Token | None:
+    """The program's token that a token of this request hangs on: its end, by expiry or revoked, is the other's end too.
 
-    A token that a program holds makes none that outlives it: who finds it could keep what they found for ever. One that a
-    password has just bought stands for the person, as the cookie of the console does.
+    Who finds one could otherwise keep what they found for ever. One that a password has just bought stands for the person,
+    as the cookie of the console does: nothing hangs on it, and None is answered.
     """
-    if not isinstance(auth, Token) or auth.signed_in or auth.expiry is None:
+    return auth if isinstance(auth, Token) and not auth.signed_in else None
+
+
+def longest_life_s(auth: Any) -> int | None:
+    """How long a token may live that this request makes, in seconds; None for as long as is asked for. See `maker_of`."""
+    maker = maker_of(auth)
+    if maker is None or maker.expiry is None:
         return None
-    return max(0, int((auth.expiry - timezone.now()).total_seconds()))
+    return max(0, int((maker.expiry - timezone.now()).total_seconds()))
 
 
 def require_admin(user: User, auth: Any = None) -> None:

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
-from accounts.idempotency import Answer, once
+from accounts.idempotency import Answer, key_of, once
 from accounts.lists import LABEL_KEY, ListOf, StrictQuery, flag
 from accounts.models import User
 from accounts.permissions import require_change
@@ -196,7 +196,18 @@ class ResourceViewSet(StrictQuery, ListOf):
         return not_modified(request, obj) or self.answer(obj)
 
     def answer(self, obj: Any, code: int = status.HTTP_200_OK) -> Response:
-        return Response(self.get_serializer(obj).data, status=code, headers={"ETag": obj.etag})
+        data = self.shown(obj)
+        if code == status.HTTP_201_CREATED and is_dry(self.request):
+            data |= dict.fromkeys(self.made_up(obj), "")
+        return Response(data, status=code, headers={"ETag": obj.etag})
+
+    def made_up(self, obj: Any) -> tuple[str, ...]:
+        """Fields of a new object that hold ids of the server's own making. A dry run leaves them empty: nobody shall look for
+        an object by an id that none will have."""
+        return ()
+
+    def shown(self, obj: Any) -> dict[str, Any]:
+        return dict(self.get_serializer(obj).data)
 
     # -- writes
 
@@ -297,7 +308,11 @@ def dry_or(request: Request, work: Callable[[], Answer]) -> Answer:
 
 
 def is_dry(request: Request) -> bool:
-    return flag(request, "dry_run")
+    """Whether only checks are asked for. The key of a dry POST is checked like the others, and used for nothing."""
+    dry = flag(request, "dry_run")
+    if dry and request.method == "POST":
+        key_of(request)
+    return dry
 
 
 def check_precondition(request: Request, obj: Any) -> None:
@@ -316,8 +331,8 @@ def not_modified(request: Request, obj: Any) -> Response | None:
     header = request.headers.get("If-None-Match")
     if header is None:
         return None
-    known = [part.strip().removeprefix("W/") for part in header.split(",")]
-    if obj.etag not in known and known != ["*"]:
+    known = [part.strip().removeprefix("W/").strip('"') for part in header.split(",")]
+    if obj.etag.strip('"') not in known and known != ["*"]:
         return None
     return Response(status=status.HTTP_304_NOT_MODIFIED, headers={"ETag": obj.etag})
 

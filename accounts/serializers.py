@@ -50,6 +50,10 @@ class TokenSerializer(StrictSerializer):
         help_text="Without it, or null: no end. A token that was made by `POST /v1/tokens` makes none that outlives it.",
     )  # fmt: skip
     user = serializers.CharField(source="user.username", read_only=True)
+    made_by = serializers.UUIDField(
+        source="made_by_id", read_only=True, allow_null=True,
+        help_text="The program's token that made it, whose end is its end too; null when a person did.",
+    )  # fmt: skip
     created_at = serializers.DateTimeField(source="created", read_only=True)
     expires_at = serializers.DateTimeField(source="expiry", read_only=True, allow_null=True)
     last_used = serializers.DateTimeField(read_only=True, allow_null=True, help_text="Exact to a minute.")
@@ -57,6 +61,9 @@ class TokenSerializer(StrictSerializer):
 
 
 class NewTokenSerializer(TokenSerializer):
+    """A token with its value, shown this once. A dry run makes neither: the id is null, the value empty."""
+
+    id = serializers.UUIDField(source="uuid", read_only=True, allow_null=True)
     token = serializers.CharField(read_only=True)
 
 
@@ -109,4 +116,4 @@ def user_with_password(user: User, password: str | None) -> dict[str, Any]:
 
 
 def token_with_value(token: Token, value: str) -> dict[str, Any]:
-    return {**TokenSerializer(token).data, "token": value}
+    return {**TokenSerializer(token).data, **({} if value else {"id": None}), "token": value}

@@ -137,15 +137,36 @@ def _other_admins(user: User) -> bool:
     return User.objects.filter(role=Role.ADMIN, is_active=True).exclude(pk=user.pk).exists()
 
 
+def refuse_scope(*, user: User, scope: str) -> None:
+    """Raises `Invalid` for a token that could do more than its owner's role."""
+    if scope == Scope.ADMIN and not user.is_admin:
+        message = f"admin needs the role admin; yours is {user.role}"
+        raise Invalid("This token cannot be made.", errors=[FieldError("scope", message)])
+
+
 @transaction.atomic
 def token_create(
-    *, user: User, name: str, scope: str, expires_in_s: int | None, by: Actor | None = None, signed_in: bool = False
+    *,
+    user: User,
+    name: str,
+    scope: str,
+    expires_in_s: int | None,
+    by: Actor | None = None,
+    signed_in: bool = False,
+    made_by: Token | None = None,
 ) -> tuple[Token, str]:
-    """Makes a token and returns it with its value, which is shown this once. `expires_in_s` None never ends."""
-    if by is not None and scope == Scope.ADMIN and not user.is_admin:
-        raise Invalid("This token cannot be made.", errors=[FieldError("scope", "admin needs the role admin")])
+    """Makes a token and returns it with its value, which is shown this once. `expires_in_s` None never ends.
+
+    `made_by` is the program's token that asks for it; `Unauthenticated` when that was revoked since it was looked at.
+    """
+    if by is not None:
+        refuse_scope(user=user, scope=scope)
+    if made_by is not None and Token.objects.select_for_update().filter(pk=made_by.pk).first() is None:
+        raise Unauthenticated
     expiry = None if expires_in_s is None else timedelta(seconds=expires_in_s)
-    made: tuple[Any, str] = Token.objects.create(user, expiry=expiry, name=name, scope=scope, signed_in=signed_in)
+    made: tuple[Any, str] = Token.objects.create(
+        user, expiry=expiry, name=name, scope=scope, signed_in=signed_in, made_by=made_by
+    )
     token, value = made
     after = {"user": user.username, "name": name, "scope": scope, "expires_in_s": expires_in_s}
     audit_record(by, "token.create", kind="token", object_id=str(token.uuid), after=after)
@@ -154,10 +175,22 @@ def token_create(
 
 @transaction.atomic
 def token_revoke(*, token: Token, by: Actor | None = None) -> None:
-    """Deletes a token; its sockets notice within a second."""
-    before = {"user": token.user.username, "name": token.name, "scope": token.scope}
-    audit_record(by, "token.revoke", kind="token", object_id=str(token.uuid), before=before)
+    """Deletes a token and those that it made, directly or not; their sockets notice within a second."""
+    _audit_revoked(token, by)
+    makers = [token.uuid]
+    while makers:
+        made = list(Token.objects.select_related("user", "made_by").filter(made_by__in=makers))
+        for one in made:
+            _audit_revoked(one, by)
+        makers = [one.uuid for one in made]
     token.delete()
+
+
+def _audit_revoked(token: Token, by: Actor | None) -> None:
+    before = {"user": token.user.username, "name": token.name, "scope": token.scope}
+    if token.made_by is not None:
+        before["made_by"] = token.made_by.name
+    audit_record(by, "token.revoke", kind="token", object_id=str(token.uuid), before=before)
 
 
 def signed_in(*, username: str, password: str) -> User:

@@ -95,9 +95,8 @@ def _groups(history: Sequence[Message]) -> list[list[Message]]:
 def _chars(message: Message) -> int:
     if not isinstance(message, AssistantMessage):
         return len(message.text)
-    if message.blocks:
-        return sum(len(str(block)) for block in message.blocks)
-    return len(message.text) + sum(len(str(call.arguments)) for call in message.calls)
+    said = len(message.text) + sum(len(str(call.arguments)) for call in message.calls)
+    return max(said, sum(len(str(block)) for block in message.blocks))  # of some kinds the blocks are all of it
 
 
 def _short(text: str) -> str:

@@ -42,16 +42,16 @@ from agents.llm.base import (
     Waiting,
 )
 from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage, repair
-from agents.replies import runnable
+from agents.replies import CUT_STOPS, runnable
 from agents.tools.base import ToolEvent, ToolOutcome, ToolOutput
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 20.0
 LONGEST_WAIT_S = 120  # that an endpoint may ask for
 MAX_COMPACTIONS = 8  # for one question
 AT_ONCE = 8  # independent calls of one reply
-LAST_ANSWER_TOKENS = 2048
 MAX_CUTS = 3  # replies in a row that end in the middle of a call: more of the same helps nobody
 RAISE_OUTPUT = "Raise the agent's max_output_tokens"
+CONTEXT_HINT = "Use a model with a larger context, or start a new session with a smaller task."
 T = TypeVar("T")
 
 
@@ -196,20 +196,19 @@ class AgentLoop:
         long; an `Ended` when it did not answer."""
         attempt, compactions, attempts = 1, 0, 1 + self.llm.max_retries
         while True:
+            full: Reply | None = None  # a reply that the model's context had no room for
             try:
                 async with aclosing(self._stream(attempt, last_wish)) as stream:
                     async for event in stream:
-                        yield event
-                return
-            except ContextTooLong as exc:
-                shorter = compact(self.history) if compactions < MAX_COMPACTIONS else None
-                if shorter is None:
-                    yield Ended("failed", self.answer, exc.code, exc.detail, exc.hint_text)
+                        if isinstance(event, Reply) and event.stop_reason == "context_full":
+                            full = event
+                        else:
+                            yield event
+                if full is None:
                     return
-                compactions += 1
-                self.history = shorter.history
-                yield Compacted(shorter.left_out, shorter.shortened)
-                continue
+                too_long: Reply | Ended = full
+            except ContextTooLong as exc:
+                too_long = Ended("failed", self.answer, exc.code, exc.detail, exc.hint_text)
             except LLMError as exc:
                 wait = _pause_before(attempt, exc) if exc.retryable and attempt < attempts else None
                 if wait is None:
@@ -218,7 +217,15 @@ class AgentLoop:
                     return
                 attempt += 1
                 yield Retrying(exc, wait, attempt, attempts)
-            await self._in_time(self.pause(wait))
+                await self._in_time(self.pause(wait))
+                continue
+            shorter = compact(self.history) if compactions < MAX_COMPACTIONS else None
+            if shorter is None:
+                yield too_long
+                return
+            compactions += 1
+            self.history = shorter.history
+            yield Compacted(shorter.left_out, shorter.shortened)
 
     async def _stream(
         self, attempt: int, last_wish: str
@@ -247,15 +254,14 @@ class AgentLoop:
         raise LLMUnavailable("The model's stream ended in the middle of a reply.")
 
     def _request(self, attempt: int, last_wish: str) -> LLMRequest:
-        tokens = self.settings.max_output_tokens
         return LLMRequest(
             model=self.settings.model,
             system="\n\n".join(part for part in (self.settings.system, self.limits.told()) if part.strip()),
             messages=(*self.history, UserMessage(last_wish)) if last_wish else tuple(self.history),
             tools=self.tools.specs,
-            max_output_tokens=min(tokens, LAST_ANSWER_TOKENS) if last_wish else tokens,
+            max_output_tokens=self.settings.max_output_tokens,
             temperature=self.settings.temperature,
-            thinking="off" if last_wish else self.settings.thinking,
+            thinking=self.settings.thinking,  # also for the last answer: a turn cannot change it in its middle
             attempt=attempt,
             may_call=not last_wish,
         )
@@ -284,7 +290,7 @@ class AgentLoop:
             yield ended
 
     def _end(self, reply: Reply, message: AssistantMessage) -> Ended | None:
-        self._cuts = self._cuts + 1 if message.calls and reply.stop_reason == "max_tokens" else 0
+        self._cuts = self._cuts + 1 if message.calls and reply.stop_reason in CUT_STOPS else 0
         if self._cuts >= MAX_CUTS:
             text = f"{self._cuts} replies in a row were cut off at {self.settings.max_output_tokens} tokens, each in the middle of a call."
             return Ended("limit", self.answer, "max_output_tokens", text, f"{RAISE_OUTPUT}, or ask for smaller steps.")
@@ -296,6 +302,9 @@ class AgentLoop:
             case "max_tokens":
                 text = f"The reply was cut off at {self.settings.max_output_tokens} tokens."
                 return Ended("limit", message.text, "max_output_tokens", text, f"{RAISE_OUTPUT}.")
+            case "context_full":
+                text = "The reply was cut off where the model's context ends."
+                return Ended("limit", message.text, "context", text, CONTEXT_HINT)
             case "pause":
                 return None
         if not message.text.strip():

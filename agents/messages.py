@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-StopReason = Literal["end_turn", "tool_use", "max_tokens", "refusal", "pause"]
+# `context_full`: the model's context ended in the middle of the reply; `max_tokens`: the limit of a reply did.
+StopReason = Literal["end_turn", "tool_use", "max_tokens", "context_full", "refusal", "pause"]
 INTERRUPTED = "This call was interrupted: whether it took effect is unknown. It was not and will not be run again."
 
 

@@ -210,6 +210,11 @@ class AgentSerializer(NamedSerializer):
         provider = attrs.get("provider", old.provider if old is not None else None)
         if provider is not None:
             refuse_thinking(thinking, provider.provider)
+        most = attrs.get("max_output_tokens", old.max_output_tokens if old is not None else 0)
+        written = "thinking" in attrs or "max_output_tokens" in attrs
+        if written and isinstance(thinking, dict) and most and thinking["budget_tokens"] >= most:
+            message = f"must have a budget below max_output_tokens, which is {most}: thoughts are a part of the reply"
+            raise serializers.ValidationError({"thinking": [message]})
 
     def to_representation(self, instance: Agent) -> dict[str, Any]:
         return agent_shown(instance)

@@ -166,7 +166,8 @@ async def ask_once(llm: LLM, model: str) -> Reply:
                     return event
         raise LLMUnavailable("The model's stream ended in the middle of a reply.")
     except TimeoutError:
-        raise LLMUnavailable(f"The model did not answer within {TEST_S:g} s.") from None
+        hint = "A model that has to be loaded first may need longer: test it again in a minute."
+        raise LLMUnavailable(f"The model did not answer within {TEST_S:g} s.", hint=hint) from None
     finally:
         await llm.close()
 

@@ -55,7 +55,7 @@ class App:
         """A client of any server, with this call's TLS, time and trace settings."""
         from cli.client import Client
         from cli.config import is_loopback
-        from cli.patience import Patience
+        from cli.patience import Patience, answered_lately
 
         settings, console = self.settings, self.console
         verify: bool | str = settings.ca_file.text or True
@@ -79,7 +79,7 @@ class App:
             timeout_s=settings.timeout_s,
             verbose=int(self.flags.get("verbose") or 0),
             trace=console.note,
-            patience=Patience(self.sleep, self.clock, console.note),
+            patience=Patience(self.sleep, self.clock, console.note, reached=answered_lately(console.env, server)),
         )
         self._clients.append(client)
         return client
@@ -92,9 +92,13 @@ class App:
             known_version(self)
 
     def close(self) -> None:
-        """Closes the connections of this call."""
+        """Closes the connections of this call, and notes which servers were there."""
         for client in self._clients:
             client.close()
+            if client.patience.heard:
+                from cli.patience import note_answer
+
+                note_answer(self.console.env, client.server)
 
     @property
     def yes(self) -> bool:

@@ -89,8 +89,10 @@ def _value(flag: str, text: str, schema: Schema, given: str) -> Any:
             raise UsageError(f"{flag} {given}: write path=@FILE")
         try:
             return FilePath(text[1:]).read_bytes().decode("utf-8")
-        except (OSError, UnicodeDecodeError) as exc:
-            raise UsageError(f"{text[1:]}: cannot be read as UTF-8 text") from exc
+        except OSError as exc:
+            raise UsageError(f"{text[1:]}: {(exc.strerror or 'cannot be read').lower()}") from exc
+        except UnicodeDecodeError as exc:
+            raise UsageError(f"{text[1:]}: is not UTF-8 text") from exc
     if "x-ref" in schema and "/" in text:  # what a command printed: workspace/ws-…
         return ref_of(BY_NAME[schema["x-ref"]], text).id
     if schema.get("type") == "string":

@@ -10,6 +10,7 @@ _LONGEST_PAUSE_S: Final = 10.0
 _NOT_TRUSTED = "its certificate is not trusted"
 _OTHER_NAME = "its certificate is for another name"
 _NO_TLS = "it does not speak TLS"
+_NO_CONNECTION: Final = ("NewConnectionError", "NameResolutionError", "ConnectTimeout", "Connection refused")
 BAD_CA: Final = ("CA certificate", "NO_CERTIFICATE_OR_CRL_FOUND", "PEM lib", "NO_START_LINE")
 HINTS: Final = {
     _NOT_TRUSTED: "give the CA that signed it with --ca-file PATH",
@@ -42,6 +43,12 @@ def reason(exc: BaseException) -> str:
         if mark in text:
             return words
     return "the connection broke"
+
+
+def unsent(exc: BaseException) -> bool:
+    """Whether a failed call never got to a server: no connection was made. Any other may have been carried out."""
+    text = repr(exc)
+    return any(mark in text for mark in _NO_CONNECTION)
 
 
 def pause_before(attempt: int, retry_after: str) -> float:

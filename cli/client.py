@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urljoin, urlsplit
 
-from cli.causes import BAD_CA, HINTS, reason
+from cli.causes import BAD_CA, HINTS, reason, unsent
 from cli.config import is_loopback
 from cli.errors import RESTARTING, ApiError, CliError, Exit, Unreachable, UsageError
 from cli.invoked import command
@@ -116,11 +116,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         retry: bool = True,
     ) -> Reply:
-        """One JSON call. Bytes as `body` go out raw. Raises ApiError for a problem, Unreachable without an answer."""
+        """One JSON call. Bytes as `body` go out raw. Raises ApiError for a problem, Unreachable without an answer.
+
+        A DELETE that is sent again and then finds nothing has done its work the first time: a success.
+        """
         tries = Tries(self.patience, repeatable=retry and method == "GET")
         while True:
             try:
-                response = self.send(method, path, params=params, body=body, headers=headers, retry=retry)
+                response, again = self.send(method, path, params=params, body=body, headers=headers, retry=retry)
                 with response:
                     took_s = response.elapsed.total_seconds()  # of this try, without the waits before it
                     raw = self._read(response, time.monotonic() + self.timeout_s - took_s)
@@ -133,8 +136,10 @@ class Client:
         if self.verbose > 1:
             self.trace(f"< {masked_body(raw)}")
         value = self._json(response, raw)
+        if again and method == "DELETE" and response.status_code == 404:
+            return Reply(204, None)
         if response.status_code >= 400:
-            raise self._problem(response, value)
+            raise self._problem(response, value, again)
         return Reply(response.status_code, value, response.headers.get("ETag", ""), response.headers.get("Date", ""))
 
     def open(
@@ -152,11 +157,13 @@ class Client:
 
         `silence_s` is the longest wait between two pieces, in place of the limit of the whole call.
         """
-        response = self.send(method, path, params=params, body=body, headers=headers, silence_s=silence_s, retry=retry)
+        response, again = self.send(
+            method, path, params=params, body=body, headers=headers, silence_s=silence_s, retry=retry
+        )
         if response.status_code >= 400:
             with response:
                 raw = self._read(response, time.monotonic() + self.timeout_s)
-            raise self._problem(response, self._json(response, raw))
+            raise self._problem(response, self._json(response, raw), again)
         return response
 
     def body_of(self, response: requests.Response) -> Any:
@@ -173,11 +180,14 @@ class Client:
         headers: Mapping[str, str] | None = None,
         retry: bool = True,
         silence_s: float | None = None,
-    ) -> requests.Response:
-        """Sends until an answer comes that is worth reading: retries what is safe to repeat, follows what is ours."""
+    ) -> tuple[requests.Response, bool]:
+        """Sends until an answer comes that is worth reading: retries what is safe to repeat, follows what is ours.
+
+        Returns the answer, and whether an earlier try without one may have been carried out.
+        """
         import requests
 
-        tries = Tries(self.patience, repeatable=retry)
+        tries, again = Tries(self.patience, repeatable=retry), False
         while True:
             try:
                 response = self._once(
@@ -192,6 +202,7 @@ class Client:
                 failure.code = "timeout" if isinstance(exc, requests.ReadTimeout) else failure.code
                 if final or not tries.again(failure.lines[0], away=True):
                     raise failure from exc
+                again = again or not unsent(exc)
                 continue
             except requests.RequestException as exc:
                 raise self._no_answer(exc) from exc
@@ -201,10 +212,12 @@ class Client:
             if not away:
                 self.patience.answered()
             if response.status_code not in _RETRY_STATUS:
-                return response
+                return response, again
             why, after = f"{self.server} answers {response.status_code}", response.headers.get("Retry-After", "")
             if not tries.again(why, away=away, retry_after=after):
-                return response
+                return response, again
+            # Neither a proxy nor a server that gave up waiting knows what became of it; any other has refused it.
+            again = again or away or response.status_code == 504
             response.close()
 
     def _once(
@@ -335,11 +348,11 @@ class Client:
         except (ValueError, RecursionError) as exc:
             raise not_primer("the answer is not JSON") from exc
 
-    def _problem(self, response: requests.Response, value: Any) -> CliError:
+    def _problem(self, response: requests.Response, value: Any, again: bool) -> CliError:
         problem = value if isinstance(value, dict) else {}
         if response.status_code == 401:
             return self.not_logged_in(str(problem.get("request_id") or ""))
-        return ApiError(response.status_code, problem, retry_after=response.headers.get("Retry-After", ""))
+        return ApiError(response.status_code, problem, retry_after=response.headers.get("Retry-After", ""), again=again)
 
     def not_logged_in(self, request_id: str = "") -> CliError:
         line = f"the token is not valid on {self.server}" if self.token else f"not logged in to {self.server}"

@@ -155,10 +155,13 @@ class UsageError(CliError):
 
 
 class ApiError(CliError):
-    """The server answered with a problem; `status` is its HTTP status, `detail` its sentence."""
+    """The server answered with a problem; `status` is its HTTP status, `detail` its sentence.
 
-    def __init__(self, status: int, problem: Mapping[str, Any], *, retry_after: str = "") -> None:
-        self.status = status
+    `again`: the call had been sent before, and that first time, whose answer was lost, may have done what was asked.
+    """
+
+    def __init__(self, status: int, problem: Mapping[str, Any], *, retry_after: str = "", again: bool = False) -> None:
+        self.status, self.again = status, again
         self.detail = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
         code = str(problem.get("code") or "")
         fields = _fields(problem.get("errors"))
@@ -174,6 +177,11 @@ class ApiError(CliError):
             fields=fields,
             request_id=str(problem.get("request_id") or ""),
         )
+
+    @property
+    def contradicted(self) -> bool:
+        """Whether it may be our own first try that a condition does not hold against any more."""
+        return self.again and self.status in (409, 412)
 
 
 class Unreachable(CliError):

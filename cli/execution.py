@@ -7,12 +7,13 @@ import json
 import select
 import stat
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeGuard
 
 from cli.app import App
 from cli.client import MAX_JSON, new_key, not_primer
-from cli.errors import NOT_THERE, ApiError, CliError, Exit, Unreachable
+from cli.errors import NOT_THERE, ApiError, CliError, ClosedPipe, Exit, Unreachable
 from cli.kinds import WORKSPACE, Ref
 from cli.output import Console, InertStream, encoded
 from cli.patience import AWAY_S
@@ -107,12 +108,20 @@ class Execution:
         return f"/v1/workspaces/{segment(self.workspace)}/exec"
 
     def run(self, body: dict[str, Any]) -> dict[str, Any]:
-        """Starts it and returns its result. Ctrl-C ends the program first and then raises KeyboardInterrupt."""
+        """Starts it and returns its result. Ctrl-C ends the program first and then raises KeyboardInterrupt.
+
+        A reader that went away ends it too, in silence: as in a pipe of this machine, nobody takes what it prints.
+        """
         try:
             try:
                 return self._run(body)
             except KeyboardInterrupt:
                 self.cancel()
+                raise
+            except ClosedPipe:
+                if self.id:
+                    with suppress(CliError):
+                        self.app.client.delete(f"{self._path}/{segment(self.id)}")
                 raise
         finally:
             self.sink.close()

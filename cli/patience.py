@@ -1,28 +1,38 @@
-"""How long to keep trying: a few times at an address that never answered, longer where a server restarts."""
+"""How long to keep trying: a few times at an address that never answered, longer where a server restarts.
+
+One rule for every call, the first one of a process too: a server that has answered lately is one that restarts.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
+from cli import cache
 from cli.causes import pause_before
 
 AWAY_S: Final = 60.0  # a server that has answered before may be away so long
+_LATELY_S: Final = 120.0  # between two lines of a script; beyond it a server that is away was stopped
 _TRIES: Final = 3  # after the first one
 _LONGEST_PAUSE_S: Final = 4.0
 
 
 @dataclass
 class Patience:
-    """The rule of every call of one client. `reached`: the server has answered, so that its silence is a restart."""
+    """The rule of every call of one client. `reached`: the server has answered lately, so its silence is a restart.
+
+    `heard`: it has answered this client.
+    """
 
     sleep: Callable[[float], None] = time.sleep
     clock: Callable[[], float] = time.monotonic
     note: Callable[[str], None] = lambda line: None
     reached: bool = False
+    heard: bool = False
     said: bool = False
     _until: float | None = None
 
@@ -41,11 +51,21 @@ class Patience:
         return self._until is not None
 
     def answered(self) -> None:
-        self.reached, self.said = True, False
+        self.reached, self.heard, self.said = True, True, False
 
     def end(self) -> float:
         """When a server that goes away now has been away long enough, on the clock."""
         return self.clock() + AWAY_S if self._until is None else self._until
+
+
+def answered_lately(env: Mapping[str, str], server: str) -> bool:
+    """Whether a call to this server was answered within the last two minutes, by this process or another one."""
+    at = (cache.read(env, cache.name_of("answered", server, "")) or {}).get("at")
+    return isinstance(at, int | float) and 0 <= datetime.now(UTC).timestamp() - at < _LATELY_S
+
+
+def note_answer(env: Mapping[str, str], server: str) -> None:
+    cache.write(env, cache.name_of("answered", server, ""), {"at": datetime.now(UTC).timestamp()})
 
 
 class Tries:

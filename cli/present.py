@@ -65,6 +65,8 @@ def manifest(kind: Kind, item: Item) -> Item:
     writable = SCHEMAS[kind.name]["properties"]
     spec = {key: item[key] for key in writable if item.get(key) is not None}
     status = {key: value for key, value in item.items() if key not in writable and value is not None}
+    if isinstance(status.get("status"), dict):  # of a provider: no `status` within `status`
+        status |= status.pop("status")
     return {"kind": kind.name, "spec": spec, "status": status}
 
 
@@ -81,12 +83,16 @@ def to_yaml(value: Item, kind: Kind | None, width: int = 110, why: str = "left o
     stored; `why` says in them what becomes of it."""
     import yaml
 
+    from cli.yamldoc import scalar
+
     class Dumper(yaml.SafeDumper):
         """Own class: representers are class-wide."""
 
     def text(dumper: Any, data: str) -> Any:
         block = "\n" in data and not re.search(r"[ \t]\n|^[ \n]|[^\x20-\x7e\n\xa0-\ud7ff\ue000-\ufffd]", data)
-        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if block else None)
+        # PyYAML leaves 1e5 plain, since YAML 1.1 reads it as text; ours, and YAML 1.2, read a number.
+        quoted = None if isinstance(scalar(data), str) else "'"
+        return dumper.represent_scalar("tag:yaml.org,2002:str", data, style="|" if block else quoted)
 
     Dumper.add_representer(str, text)
     value, notes = copy.deepcopy(value), dict[str, str]()

@@ -16,6 +16,8 @@ from cli.schema import child
 from cli.text import nearest
 from cli.validate import Path
 
+FIXED = "cannot be changed"  # the server's words for a field that was fixed when the object was made
+
 
 def refused(app: App, exc: ApiError, kind: Kind, spec: dict[str, Any], document: Document | None = None) -> CliError:
     """A refusal of the server in the caller's terms: file and line, the name that does not exist, the way on."""
@@ -51,7 +53,7 @@ def _missing_references(app: App, exc: ApiError, kind: Kind, spec: dict[str, Any
         path = manifest.field_path(field.field)
         target = _reference(kind, path)
         value = value_at(spec, path)
-        if target is None or not isinstance(value, str):
+        if target is None or not isinstance(value, str) or FIXED in field.message:
             continue
         there = app.ids(target)
         if value in there:

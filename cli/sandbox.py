@@ -17,6 +17,7 @@ from cli.upload import put
 START_S, REMOVAL_S = 300.0, 30.0
 TTL_S = 24 * 3600  # what a killed program leaves behind lives so long at most
 KEEP_BYTES = 16 * 1024  # of each stream
+_HALF = "\ufffd"  # of a character that a gap cut in two
 
 
 @dataclass
@@ -28,7 +29,13 @@ class Ran:
     lost: dict[str, int]
 
     def text(self, stream: str) -> str:
-        return bytes(self.kept.data[stream]).decode("utf-8", "replace")
+        """What was kept, with a line where a part of the stream is missing: without it two halves read as one line."""
+        data, gap = bytes(self.kept.data[stream]), self.result.get(f"{stream}_gap")
+        if not (self.lost[stream] and isinstance(gap, list) and len(gap) == 2):
+            return data.decode("utf-8", "replace")
+        first, behind = gap
+        head, tail = (part.decode("utf-8", "replace") for part in (data[:first], data[first:]))
+        return f"{head.rstrip(_HALF)}\n[bytes {first} to {behind} of {stream} are not shown]\n{tail.lstrip(_HALF)}"
 
 
 @dataclass

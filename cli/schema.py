@@ -195,6 +195,13 @@ _SESSION_LIMITS: dict[str, Schema] = {
     "max_tokens": _whole(maximum=10**12, nullable=True),
 }
 
+# Of an agent; those of a session that are left out are its agent's.
+_DEFAULTS = {"max_turns": 50, "max_tool_calls": 200, "timeout_s": 1800}
+_AGENT_LIMITS = {
+    name: {**limit, "default": _DEFAULTS[name]} if name in _DEFAULTS else limit
+    for name, limit in _SESSION_LIMITS.items()
+}
+
 KINDS: Final[dict[str, Schema]] = {
     "llm_provider": _object(
         {
@@ -261,7 +268,7 @@ KINDS: Final[dict[str, Schema]] = {
                 ],
                 "default": "off",
             },
-            "limits": _object(_SESSION_LIMITS),
+            "limits": _object(_AGENT_LIMITS),
             "labels": LABELS,
         },
         ("id", "model"),

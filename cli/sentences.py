@@ -47,7 +47,7 @@ SENTENCES: Final[dict[str, dict[str, str]]] = {
         "workspace_id": "The workspace it works in; a stopped one is started. Or a template: its throw-away workspace is removed at the end, the files with it.",
         "template_id": "Instead: a template for a workspace that is removed at the end, its files with it.",
         "initial_instructions": "What to do; sent as it is, at most 1,000,000 characters.",
-        "limits": "Where it ends by itself; what is left out is the agent's. Only an admin may ask for more than the agent has.",
+        "limits": "Where it ends by itself; what is left out is the agent's. Only the agent's owner and admins may ask for more.",
         "limits.max_turns": "Turns of the model in one run.",
         "limits.max_tool_calls": "Calls of tools in one run, all together.",
         "limits.timeout_s": "Seconds of one run, from its first turn on.",

@@ -70,8 +70,17 @@ def _tools(item: Item) -> str:
 AGE = Column("AGE", at("created_at"), time=True)
 OWNER = _col("OWNER", "owner")
 # Cells that may be cut to so many columns and no further (others: to their title, or six): five hex digits of an id are
-# still an id that every command takes, and a status that is cut says nothing.
-_LEAST = {"WORKSPACE": 9, "STATUS": 7, "ENDED": 9, "PHASE": 8, "HEALTH": 11, "CONFINEMENT": 11, "PLURAL": 19}
+# still an id that every command takes, and a status that is cut says nothing. OBJECT: a token's id is taken whole only.
+_LEAST = {
+    "WORKSPACE": 9,
+    "STATUS": 7,
+    "ENDED": 9,
+    "PHASE": 8,
+    "HEALTH": 11,
+    "CONFINEMENT": 11,
+    "PLURAL": 19,
+    "OBJECT": 42,
+}
 # kind: (the columns, those that -o wide adds)
 COLUMNS: dict[str, tuple[tuple[Column, ...], tuple[Column, ...]]] = {
     "workspace_provider": (

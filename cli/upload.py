@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import stat
 import tempfile
@@ -11,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import IO
 
 from cli.app import App
-from cli.errors import ApiError, CliError, UsageError
+from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.kinds import Ref
 from cli.output import Console
-from cli.transfer import no_file
+from cli.transfer import download, is_directory, no_file, pieces_of
 
 _NO_FOLLOW = os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | _NO_FOLLOW
@@ -103,10 +104,29 @@ def put(
         with app.client.open("PUT", target, params=params, body=data, headers=headers, silence_s=silence):
             pass
     except ApiError as exc:
+        if exc.contradicted and _is_there(app, ref, path, data):
+            return
         if exc.status == 412:
             exc.lines, exc.hint = [f"{ref.id}:{path} exists, or was changed since"], ""
             raise
         raise no_file(app, exc, ref, path) from exc
+
+
+def _is_there(app: App, ref: Ref, path: str, data: bytes | Body) -> bool:
+    """Whether the file holds these bytes: an upload whose answer was lost has come through."""
+    ours: IO[bytes] | Body = io.BytesIO(data) if isinstance(data, bytes) else data
+    if isinstance(ours, Body):
+        ours.rewind()
+    try:
+        response = download(app, ref, path)
+    except CliError as exc:
+        if exc.exit is Exit.NOT_FOUND:
+            return False
+        raise
+    with response:
+        if is_directory(response):
+            return False
+        return all(piece == ours.read(len(piece)) for piece in pieces_of(response)) and not ours.read(1)
 
 
 # Trees

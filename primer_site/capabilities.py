@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from accounts.lists import StrictQuery
 from accounts.models import Role, Scope
 from agents import llm
 from agents.tools import WORKSPACE_TOOLS
@@ -92,7 +93,7 @@ def limits() -> dict[str, int]:
     }
 
 
-class CapabilitiesView(APIView):
+class CapabilitiesView(StrictQuery, APIView):
     """What this server is and can: its version, every closed set of words that the API uses, and its limits."""
 
     @extend_schema(responses=CapabilitiesSerializer)

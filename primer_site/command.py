@@ -184,8 +184,8 @@ def reset_password(**options: Any) -> None:
 def prune(**options: Any) -> None:
     """Removes what is older than PRIMER_KEEP_DAYS (90): ended sessions, ended commands with their output, audit entries.
 
-    Also expired keys and sign-ins, and runtime volumes of earlier versions that no container uses. The running server does
-    the same once a day; this may run beside it.
+    Also expired keys and sign-ins, and what no container uses any more of runtime volumes of earlier versions and of images
+    that newer builds replaced. The running server does the same once a day; this may run beside it.
 
     \b
     primer prune

@@ -9,14 +9,15 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, URLResolver, include, path
+from django.urls import URLPattern, URLResolver, include, path, register_converter
+from django.urls.converters import StringConverter
 from django.utils import timezone
 
 from accounts.pages import account, admin
 from accounts.pages.views import failed, page
 from agents.pages.agents import AGENTS
 from agents.pages.llm_providers import LLM_PROVIDERS
-from primer_site import deep_page, overview, palette, problems, system
+from primer_site import deep_page, engine, overview, palette, problems, system
 from primer_site.errors import Forbidden, Malformed, NotFound, PrimerError, TooLarge
 from primer_site.navigation import makes, role_of, sections
 from sessions_app.pages.sessions import SESSIONS
@@ -27,6 +28,7 @@ from workspaces.pages.workspaces import WORKSPACES
 
 # Imports go from sessions down; what the pages below show of sessions is put in here.
 WORKSPACES.session_pages = AGENTS.session_pages = SESSIONS
+PROVIDERS.local_socket = engine.socket_path
 
 FORM_BYTES = 3 * 1024**2
 EDITED_BYTES = 8 * 1024**2  # a file of the editor's 2 MiB may be three times as long in a form
@@ -153,6 +155,14 @@ def _is_page(request: HttpRequest) -> bool:
     return "text/html" in request.headers.get("Accept", "") and not request.path.startswith(MACHINES)
 
 
+class AnyPath(StringConverter):
+    """A path in a workspace: whatever a file may be called there, line ends too."""
+
+    regex = r"[\s\S]+"
+
+
+register_converter(AnyPath, "any")
+
 urls: list[URLPattern | URLResolver] = [
     path("", page(overview.overview), name="overview"),
     path("dismiss/", page(overview.dismiss), name="overview-dismiss"),
@@ -170,7 +180,7 @@ urls: list[URLPattern | URLResolver] = [
     path("compute/llm-providers/", include(LLM_PROVIDERS.urls)),
     path("files/", page(files.index), name="files"),
     path("files/<str:id>/", page(files.browse), name="files-root"),
-    path("files/<str:id>/<path:path>", page(files.browse), name="files-path"),
+    path("files/<str:id>/<any:path>", page(files.browse), name="files-path"),
     path("admin/system/", page(system.system), name="system"),
     path("admin/system/deep/", page(deep_page.deep_check), name="system-deep"),
     *admin.urls,

@@ -78,7 +78,7 @@ class DemoServer:
         timer.start()
         try:
             for line in self._process.stdout or []:
-                if line.startswith("Server "):  # the password behind it belongs to nobody
+                if line.startswith("Console "):  # the password behind it belongs to nobody
                     click.echo(line.partition("   admin")[0].rstrip())
                 if line.startswith("Try "):
                     return

@@ -121,6 +121,19 @@ async def read(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T
     return await _call(_reader, function, *args, **kwargs)
 
 
+async def heard(event: asyncio.Event, within_s: float) -> bool:
+    """Waits for an event, at most so many seconds; whether it was set.
+
+    `asyncio.wait_for` of Python 3.11 swallows a cancel that comes in the moment of the event: a task in a loop goes on for ever.
+    """
+    try:
+        async with asyncio.timeout(max(0.0, within_s)):
+            await event.wait()
+    except TimeoutError:
+        return False
+    return True
+
+
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Runs sync code that itself calls `run` in a thread of its own, and closes the connections it opened."""
     return await asyncio.get_running_loop().run_in_executor(None, _closing, lambda: function(*args, **kwargs))

@@ -20,7 +20,9 @@ KEY = OpenApiParameter(
     description="Makes a repeat safe for 24 hours: the same key and body get the same answer, another body is refused. "
     "Answers that show a secret once are not kept: their repeat is a 409.",
 )  # fmt: skip
-DRY = OpenApiParameter("dry_run", bool, description="Run every check and store nothing.")
+DRY = OpenApiParameter(
+    "dry_run", bool, description="Run every check and store nothing; ids that the server would make stay empty."
+)
 IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
@@ -34,6 +36,7 @@ IF_NONE_MATCH = OpenApiParameter(
     description="The ETag that is known: an object that is still so is a 304.",
 )
 ETAG = {"$ref": "#/components/headers/ETag"}
+PROBLEM = "application/problem+json"
 REQUEST_ID = {"$ref": "#/components/headers/RequestId"}
 ETAG_HEADER = {"schema": {"type": "string"}, "description": 'Of the object as it is now: `"<spec>.<state>"`.'}
 REQUEST_ID_HEADER = {
@@ -46,6 +49,7 @@ FAILURES = {
     401: "There is no valid token.",
     403: "The role or the token's scope does not allow this.",
     404: "There is no such object, or it is not yours to see.",
+    405: "The route does not take that method; `Allow` has those that it takes.",
     409: "Its state does not allow this, something uses it, or the key stands for another request.",
     412: "It was changed by somebody else since it was read.",
     413: "The body is too large.",
@@ -59,6 +63,30 @@ FAILURES = {
     504: "It did not finish in time.",
     507: "The disk is full.",
 }
+# What `code` is with each status; `internal` (500) would be an error of ours. The first is the usual one.
+CODES = {
+    400: ("invalid",),
+    401: ("unauthenticated",),
+    403: ("forbidden", "permission"),
+    404: ("not_found", "engine_missing"),
+    405: ("method_not_allowed",),
+    409: (
+        "conflict", "in_use", "workspace_not_running", "workspace_lost", "not_regular", "is_dir", "not_dir", "symlink", "exists",
+        "not_empty", "changed", "image_not_found", "image_unsuitable", "start_failed", "start_timeout", "spec_mismatch",
+        "init_failed", "not_enforced", "data_lost", "provider_unusable", "engine_busy",
+    ),
+    412: ("precondition_failed",),
+    413: ("too_large",),
+    415: ("invalid",),
+    416: ("invalid",),
+    422: ("invalid", "not_text", "name_too_long", "cannot_start"),
+    424: ("llm_config", "context_too_long"),
+    429: ("rate_limited",),
+    502: ("llm_unavailable", "llm_error", "engine_error", "protocol_error", "sandbox_refused"),
+    503: ("engine_unavailable", "unavailable", "channel_closed", "sandbox_busy"),
+    504: ("timeout",),
+    507: ("disk_full",),
+}  # fmt: skip
 SANDBOX = re.compile(r"/(exec|files|check|verify)(/|$)")
 MODEL = re.compile(r"/(test|models)$")
 
@@ -172,11 +200,12 @@ class Operation(AutoSchema):
 
 def add_shared(result: dict[str, Any], **_: Any) -> dict[str, Any]:
     """Adds to the document what operations refer to, and to each shape of a choice the `kind` that it is."""
-    problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     result["components"]["responses"] = {
-        f"Failure{status}": {"description": text, "headers": {"X-Request-ID": REQUEST_ID}, "content": problem}
+        f"Failure{status}": {
+            "description": text, "headers": {"X-Request-ID": REQUEST_ID}, "content": {PROBLEM: {"schema": _problem(status)}},
+        }
         for status, text in FAILURES.items()
-    }
+    }  # fmt: skip
     result["components"]["headers"] = {"ETag": ETAG_HEADER, "RequestId": REQUEST_ID_HEADER}
     schemas: dict[str, Any] = result["components"]["schemas"]
     for choice in [found["discriminator"] for found in _with(schemas, "discriminator")]:
@@ -189,6 +218,12 @@ def add_shared(result: dict[str, Any], **_: Any) -> dict[str, Any]:
                 **({"description": said} if said else {}),
             }
     return result
+
+
+def _problem(status: int) -> dict[str, Any]:
+    """The shape of a failure with that status."""
+    code = {"type": "object", "properties": {"code": {"type": "string", "enum": list(CODES[status])}}}
+    return {"allOf": [{"$ref": "#/components/schemas/Problem"}, code]}
 
 
 def _with(value: Any, key: str) -> Iterator[dict[str, Any]]:

@@ -87,11 +87,16 @@ def _sum(name: str) -> Any:
 def attention(user: User, workspaces: Any) -> list[dict[str, str]]:
     """What somebody should look at, worst first."""
     found: list[dict[str, str]] = []
-    for row in workspaces.filter(confinement__verdict="failed")[:LISTED]:
+    for row in workspaces.filter(confinement__verdict="failed").exclude(provider__provider="local")[:LISTED]:
+        wrong = [check for check in row.confinement.get("checks", []) if check.get("ok") is False]
+        shown = [
+            f"{one['name'].replace('_', ' ')}: asked for {one['expected']}, the sandbox shows {one['observed']}"
+            for one in wrong
+        ]
         found.append(
             {
                 "level": "fail",
-                "text": f"{row.slug}: the probes contradict what was asked",
+                "text": f"{row.slug}: {'; '.join(shown) or 'the probes contradict what was asked'}"[:300],
                 "url": f"/workspaces/{row.slug}/confinement/",
             }
         )

@@ -16,6 +16,11 @@ MAX_DEPTH = 64
 MAX_INT_DIGITS = 4000  # far above any number of ours, below what makes int() slow
 _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _BRACKETS = re.compile(r"[\[\]{}]")
+_TOKENS = re.compile(f"{_STRINGS.pattern}|{_BRACKETS.pattern}", re.DOTALL)
+
+
+class _TooLarge:
+    """Stands where a number stood that is too large, until its field is known."""
 
 
 class StrictJSONParser(BaseParser):
@@ -44,7 +49,8 @@ def load(raw: bytes) -> Any:
     if text.startswith("\ufeff"):
         raise Malformed("The body begins with a byte order mark. Send JSON without it.")
     if _too_deep(text):
-        raise Invalid(f"The body is nested deeper than {MAX_DEPTH} levels.")
+        errors = [FieldError(_deep_field(text), f"is nested deeper than {MAX_DEPTH} levels")]
+        raise Invalid(f"The body is nested deeper than {MAX_DEPTH} levels.", errors=errors)
     try:
         value = json.loads(
             text, object_pairs_hook=_unique, parse_constant=_constant, parse_int=_integer, parse_float=_finite
@@ -61,11 +67,25 @@ def _too_deep(text: str) -> bool:
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return False
     depth = 0
-    for bracket in _BRACKETS.findall(_STRINGS.sub("", text)):
-        depth += 1 if bracket in "[{" else -1
+    for found in _BRACKETS.finditer(_STRINGS.sub("", text)):
+        depth += 1 if found[0] in "[{" else -1
         if depth > MAX_DEPTH:
             return True
     return False
+
+
+def _deep_field(text: str) -> str:
+    """The field of a text that is too deep which makes it so, "" when the text is no object."""
+    depth, key = 0, ""
+    for found in _TOKENS.finditer(text):
+        piece = found[0]
+        if piece[0] == '"':
+            key = piece if depth == 1 else key  # the last one before a bracket on this level is its key
+            continue
+        depth += 1 if piece in "[{" else -1
+        if depth > MAX_DEPTH:
+            break
+    return _plain(key[1:-1])
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -81,21 +101,17 @@ def _constant(name: str) -> Any:
     raise Malformed(f"The body is not JSON: {name} is not a JSON number.")
 
 
-def _integer(digits: str) -> int:
-    if len(digits) > MAX_INT_DIGITS:
-        raise Invalid("The body holds an integer that is too large.")
-    return int(digits)
+def _integer(digits: str) -> Any:
+    return int(digits) if len(digits) <= MAX_INT_DIGITS else _TooLarge()
 
 
-def _finite(digits: str) -> float:
+def _finite(digits: str) -> Any:
     number = float(digits)
-    if number in (float("inf"), float("-inf")):
-        raise Invalid(f"The body holds a number that is too large: {digits[:40]}.")
-    return number
+    return number if number not in (float("inf"), float("-inf")) else _TooLarge()
 
 
 def check_text(value: Any, field: str = "") -> None:
-    """Raises `Invalid` naming the first field that holds NUL or half a surrogate pair: neither can be stored."""
+    """Raises `Invalid` naming the first field that holds NUL, half a surrogate pair or too large a number: none can be stored."""
     stack: list[tuple[str, Any]] = [(field, value)]
     while stack:
         path, item = stack.pop()
@@ -108,6 +124,10 @@ def check_text(value: Any, field: str = "") -> None:
                 if problem := bad_text(key):
                     raise Invalid("The body holds a key that cannot be stored.", errors=[FieldError(name, problem)])
                 stack.append((name, inner))
+        elif isinstance(item, _TooLarge):
+            raise Invalid(
+                "The body holds a number that is too large.", errors=[FieldError(path, "is a number that is too large")]
+            )
         elif isinstance(item, list):
             stack.extend((f"{path}[{index}]", inner) for index, inner in enumerate(item))
 

@@ -91,7 +91,8 @@ def operator_token(place: str) -> str:
     name = f"primer up: {place[-TOKEN_NAME_CHARS + 11 :]}"
     for token in Token.objects.filter(user=admin, name=name):
         services.token_revoke(token=token)
-    _, value = services.token_create(user=admin, name=name, scope=Scope.ADMIN, expires_in_s=None)
+    # It stands for the person at the terminal, like one that a password bought: what they make with it outlives it.
+    _, value = services.token_create(user=admin, name=name, scope=Scope.ADMIN, expires_in_s=None, signed_in=True)
     return value
 
 

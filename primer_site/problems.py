@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError as ModelInvalid
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
 from rest_framework import exceptions as drf
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 
@@ -51,6 +52,17 @@ class StorageFull(PrimerError):
 
     code, status, retryable = "disk_full", 507, True
     hint = "Free space on the server's disk: primer doctor says how much is left."
+
+
+class Negotiation(DefaultContentNegotiation):
+    """DRF's own; a `?format=` that there is not is a wrong parameter, and no object that is missing."""
+
+    def filter_renderers(self, renderers: Any, format: str) -> Any:
+        try:
+            return super().filter_renderers(renderers, format)
+        except Http404:
+            known = ", ".join(sorted({str(renderer.format) for renderer in renderers}))
+            raise Invalid("format is not valid.", errors=[FieldError("format", f"must be one of {known}")]) from None
 
 
 def handle(exc: Exception, context: dict[str, Any]) -> Response:
@@ -159,7 +171,8 @@ def field_errors(detail: Any, prefix: str = "") -> list[FieldError]:
 
 def _sentence_part(message: Any) -> str:
     """DRF's sentences as the end of one that begins with the field's name."""
-    text = str(message).strip().rstrip(".")
+    text = str(message).strip()
+    text = text if text.endswith("..") else text.removesuffix(".")  # a path's dots are no end of a sentence
     known = {"This field is required": "is required", "This field may not be null": "must not be null",
              "This field may not be blank": "must not be empty"}  # fmt: skip
     return known.get(text, text[:1].lower() + text[1:] if text[:2].istitle() else text)

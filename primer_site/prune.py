@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -104,7 +103,25 @@ def _prune_engines() -> int:
             report.ok("engine", ", ".join([*names, "removed"]) if names else "no unused runtime volume of this install")
         except PrimerError as exc:
             report.warn("engine", exc.detail, "what is unused there stays until the next primer prune")
+    _prune_images()
     return 0
+
+
+def _prune_images() -> None:
+    report.ok("image", f"{len(_replaced_images())} removed that newer builds had replaced")
+
+
+def _replaced_images() -> list[str]:
+    """What `primer image build` replaced, removed from the engine where it builds; without one there is nothing. Sync."""
+    from primer_site import engine
+    from primer_site.errors import PrimerError
+    from workspaces import image
+
+    try:
+        return image.drop_replaced(engine_url=engine.url())
+    except PrimerError as exc:
+        log.info("images are pruned another day", reason=exc.detail)
+        return []
 
 
 # -- in the server
@@ -119,9 +136,7 @@ async def serve(stop: asyncio.Event) -> None:
 
 
 async def _stopped(stop: asyncio.Event, within_s: float) -> bool:
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(stop.wait(), within_s)
-    return stop.is_set()
+    return await loop.heard(stop, within_s)
 
 
 async def once(stop: asyncio.Event) -> None:
@@ -134,7 +149,8 @@ async def once(stop: asyncio.Event) -> None:
         except Exception:
             log.exception("prune failed", kind=name)
     volumes = [] if stop.is_set() else await _volumes()
-    log.info("pruned", **counts, volumes=len(volumes))
+    images = [] if stop.is_set() else await asyncio.to_thread(_replaced_images)
+    log.info("pruned", **counts, volumes=len(volumes), images=len(images))
 
 
 async def _volumes() -> list[str]:

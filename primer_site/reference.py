@@ -32,8 +32,10 @@ The same as a machine reads it is in [openapi.yaml](openapi.yaml); a running ser
 - Objects have an ETag, `"<spec>.<state>"`. `If-None-Match` compares all of it (304). `If-Match` compares the part before
   the dot (412), so a phase that moves does not spoil an edit.
 - `Idempotency-Key` on a POST: the same key and body get the same answer for 24 hours, another body is refused (409).
-  Routes that show a secret once keep no answer; the repeat is a 409 that says so.
-- `?dry_run=true` runs every check and stores nothing.
+  Routes that show a secret once keep no answer; the repeat is a 409 that says so. A repeat that comes while the first
+  request still works waits for its answer, for 5 seconds at most, then it is a 409 with `Retry-After`.
+- `?dry_run=true` runs every check and stores nothing. The answer is the object as it would be; ids that the server would
+  make stay empty.
 - Secrets are write-only: reads show `{"set": true, "last4": "…"}`. Left out in a PUT they stay, `null` removes them.
 - Unknown fields are refused by name (422).
 
@@ -74,10 +76,13 @@ class Document:
         return "".join(parts).rstrip() + "\n"
 
     def failures(self) -> Iterator[str]:
-        yield "| status | when |\n|---|---|\n"
+        yield "`code` never changes its meaning: match on it, and not on the sentence.\n\n"
+        yield "| status | `code` | when |\n|---|---|---|\n"
         for response in sorted(self.raw["components"].get("responses", {}).items()):
             name, body = response
-            yield f"| {name.removeprefix('Failure')} | {cell(body.get('description', ''))} |\n"
+            _, narrowed = body["content"]["application/problem+json"]["schema"]["allOf"]
+            codes = " ".join(f"`{code}`" for code in narrowed["properties"]["code"]["enum"])
+            yield f"| {name.removeprefix('Failure')} | {codes} | {cell(body.get('description', ''))} |\n"
         yield "\n"
 
     def operation(self, method: str, path: str, route: Node) -> str:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import structlog
 
+from primer_site import loop
+
 END_S = 5.0  # what a stop grants to a service after its drain
 log = structlog.get_logger(__name__)
 _up: dict[str, bool] = {}
@@ -62,11 +64,8 @@ class Running:
             except Exception:
                 log.exception("service failed", service=self.service.name, again_in_s=pause)
             _up[self.service.name] = False
-            if not self.stop.is_set():
-                try:
-                    await asyncio.wait_for(self.stop.wait(), pause)
-                except TimeoutError:
-                    pause = min(pause * 2, 30.0)
+            if not self.stop.is_set() and not await loop.heard(self.stop, pause):
+                pause = min(pause * 2, 30.0)
 
     async def end(self) -> None:
         """Waits for the end of the service, at most END_S; then cancels it."""

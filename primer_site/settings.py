@@ -176,6 +176,7 @@ REST_FRAMEWORK = {
     "DEFAULT_PERMISSION_CLASSES": ["accounts.permissions.RoleAndScope"],
     "DEFAULT_PARSER_CLASSES": ["primer_site.parsing.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "primer_site.problems.Negotiation",
     "DEFAULT_PAGINATION_CLASS": "primer_site.pagination.KeysetPagination",
     "DEFAULT_SCHEMA_CLASS": "primer_site.operation.Operation",
     "EXCEPTION_HANDLER": "primer_site.problems.handle",

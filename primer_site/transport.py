@@ -19,11 +19,14 @@ from twisted.internet.interfaces import IPushProducer
 from twisted.web.http import HTTPChannel
 from zope.interface import implementer
 
+from primer_site import loop
+
 HTTP_BLOCKED_S = 60.0  # a response that cannot move for so long ends its connection
 SOCKET_BLOCKED_S = 10.0  # a socket that cannot move for so long is closed with TOO_SLOW
 TOO_SLOW = 4408
 TOO_MANY = 4429
 BODY_CHUNK = 64 * 1024
+SEND_AT_ONCE = 1024 * 1024  # Twisted offers the kernel 128 KiB, and then waits a turn of the loop to offer more
 MAX_WAITING_MESSAGES = 64  # messages of one client that its application has not read yet
 
 
@@ -46,13 +49,7 @@ class Gate:
 
     async def wait(self, seconds: float) -> bool:
         """Waits until there is room (or nobody left to write to); False when `seconds` passed first."""
-        if self._open.is_set():
-            return True
-        try:
-            await asyncio.wait_for(self._open.wait(), seconds)
-        except TimeoutError:
-            return False
-        return True
+        return self._open.is_set() or await loop.heard(self._open, seconds)
 
 
 class Request(WebRequest):  # type: ignore[misc]
@@ -88,6 +85,7 @@ class Request(WebRequest):  # type: ignore[misc]
         if self.server.stopping:
             return self.basic_error(503, b"", "The server is restarting. Try again in a moment.")
         self.registerProducer(self.gate, True)
+        self.transport.SEND_LIMIT = SEND_AT_ONCE
         if self.channel._waitingForTransport:  # the response before this one is not yet taken
             self.gate.pauseProducing()
         # Daphne would queue the whole body in memory; it gets an empty one and `receive` reads the file.

@@ -45,7 +45,7 @@ def up(**given: object) -> int:
     lock = _lock(home)
     if isinstance(lock, Holder):
         report.ok("server", f"runs already as process {lock.pid}")
-        click.echo(f"Server   {lock.url}/")
+        click.echo(f"Console  {lock.url}/")
         return 0
     report.ok("data", str(home))
     _check_settings()
@@ -225,7 +225,7 @@ def _welcome(url: str, admin: str, password: str, current: bool) -> None:
     sign_in = f"   {admin} / {password} (shown once)" if password else ""
     if not password and kept.exists():
         sign_in = f"   {admin}, first password in {kept}"
-    click.echo(f"Server   {url}/{sign_in}")
+    click.echo(f"Console  {url}/{sign_in}")
     click.echo(f"Try      {command('primectl')} {'' if current else '--context local '}run -c 'print(6*7)'")
 
 

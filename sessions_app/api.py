@@ -10,7 +10,6 @@ from django.db.models import QuerySet
 from django.http import StreamingHttpResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, OpenApiResponse, extend_schema, extend_schema_view
-from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.negotiation import BaseContentNegotiation, DefaultContentNegotiation
 from rest_framework.request import Request
@@ -77,8 +76,11 @@ class SessionViewSet(ResourceViewSet):
     def get_serializer_class(self) -> Any:
         return NewSessionSerializer if self.action == "create" else SessionSerializer
 
-    def answer(self, obj: AgentSession, code: int = status.HTTP_200_OK) -> Response:
-        return Response(SessionSerializer(obj).data, status=code, headers={"ETag": obj.etag})
+    def shown(self, obj: AgentSession) -> dict[str, Any]:
+        return dict(SessionSerializer(obj).data)
+
+    def made_up(self, obj: AgentSession) -> tuple[str, ...]:
+        return ("id", "workspace_id") if obj.throwaway else ("id",)
 
     def base_queryset(self) -> QuerySet[Any]:
         rows = AgentSession.objects.select_related("owner", "agent", "workspace")

@@ -31,6 +31,7 @@ class SandboxBench:
         self._session_id = session_id
         self._user_pk = user_pk
         self.cancelled_by = "primer"
+        self.unseen = False  # a program was cancelled, and its sandbox was not there to say what became of it
 
     async def exec(self, command: ExecCommand) -> AsyncGenerator[ExecStarted | OutputChunk | ExecOutcome, None]:
         request = ExecRequest(
@@ -62,6 +63,7 @@ class SandboxBench:
         pk = await loop.read(_pk_of, exec_id, self._session_id)
         if pk is not None:
             await execs.wait_ended(pk, DEAD_S)
+            self.unseen |= not await loop.read(_end_was_seen, pk)
 
     async def read_output(self, exec_id: str, stream: Stream, *, offset: int, limit: int) -> OutputPage:
         pk = await loop.read(_pk_of, exec_id, self._session_id)
@@ -114,6 +116,12 @@ class SandboxBench:
 
 def _failed(exc: PrimerError) -> BenchFailed:
     return BenchFailed(exc.detail, hint=exc.hint_text, cause_code=exc.code)
+
+
+def _end_was_seen(exec_pk: int) -> bool:
+    """Whether the sandbox told the end of a run: only then there is an exit code or a signal."""
+    row = Exec.objects.values("exit_code", "signal").get(pk=exec_pk)
+    return row["exit_code"] is not None or row["signal"] is not None
 
 
 def _pk_of(exec_id: str, session_id: str) -> int | None:

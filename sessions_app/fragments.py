@@ -24,11 +24,12 @@ from accounts.pages.text import cut_lines, plain, visible
 from sessions_app.events import envelope
 from sessions_app.models import EventKind, SessionEvent
 from workspaces.pages.markup import lines_of, markdown
+from workspaces.pages.verdicts import size, verdict
 
 TEXT_LIMIT = 256 * 1024  # characters of one text that are drawn
 DIFF_LINES = 2000
+WRITE_LINES = 2000  # of a written file that its card shows: a model may write a quarter of a million empty ones
 STREAMS_KEPT = 64  # streams whose colours are remembered, and calls whose names are
-KIB = 1024
 UNKNOWN: Final = "unknown"
 _MERGED = {
     EventKind.TOOL_OUTPUT: ("call_id", "exec_id", "stream"),
@@ -74,8 +75,9 @@ def merged(events: Iterable[SessionEvent], apart: int = 0) -> list[dict[str, Any
 class Fragments:
     """Draws a transcript in order: colours go on from chunk to chunk, and a result names the call it belongs to."""
 
-    def __init__(self, workspace: str = "", session: str = "") -> None:
-        self.workspace, self.session = workspace, session  # ids of what can be linked to
+    def __init__(self, workspace: str = "", session: str = "", runs: str = "") -> None:
+        """Ids of what can be linked to; `runs` is the workspace whose outputs are kept, which stay when it is deleted."""
+        self.workspace, self.session, self.runs = workspace, session, runs or workspace
         self._ansi: OrderedDict[tuple[str, str], Ansi] = OrderedDict()
         self._names: OrderedDict[str, str] = OrderedDict()
         self._card = ""  # the call whose card was drawn last
@@ -139,14 +141,16 @@ class Fragments:
 
     def _output(self, data: Mapping[str, Any]) -> Context:
         call_id, stream = str(data["call_id"]), str(data["stream"])
-        context: Context = {"stderr": stream == "stderr", "of": self._of(call_id)}
+        known = self.runs and "exec_id" in data
+        kept = f"/workspaces/{self.runs}/exec/{quote(str(data['exec_id']), safe='')}/" if known else ""
+        links = {"link": kept, "raw": f"{kept}raw/?stream={stream}" if kept else ""}
+        context: Context = {"stderr": stream == "stderr", "of": self._of(call_id), **links}
         if gap := data.get("gap"):
             first, last = int(gap[0]), int(gap[1])
-            kept = f"/workspaces/{self.workspace}/exec/{quote(str(data['exec_id']))}/" if self.workspace else ""
-            more = {"link": kept, "raw": f"{kept}raw/?stream={stream}" if kept else ""}
-            return {**context, "gap": (first, last), "size": size(last - first), **more}
-        text = self._ansi.get((call_id, stream)) or _remember(self._ansi, (call_id, stream), Ansi())
-        return {**context, "text": text.feed(str(data["text"]))}
+            return {**context, "gap": (first, last), "size": size(last - first)}
+        colours = self._ansi.get((call_id, stream)) or _remember(self._ansi, (call_id, stream), Ansi())
+        colours.cut, text = False, str(data["text"])
+        return {**context, "text": colours.feed(text), "cut": colours.cut, "odd": "\ufffd" in text}
 
     def _result(self, data: Mapping[str, Any]) -> Context:
         call_id = str(data["call_id"])
@@ -243,8 +247,9 @@ def _remember(store: OrderedDict[Any, Any], key: object, value: Any) -> Any:
 
 def _write(arguments: Mapping[str, Any]) -> Context:
     path, content = str(arguments["path"]), str(arguments["content"])
+    lines = lines_of(_cut(content), path)
     return {"shape": "write", "title": f"write {path}", "size": size(len(content.encode("utf-8", "replace"))),
-            "lines": lines_of(_cut(content), path)}  # fmt: skip
+            "lines": lines[:WRITE_LINES], "more_lines": len(lines[WRITE_LINES:])}  # fmt: skip
 
 
 def _edit(arguments: Mapping[str, Any]) -> Context:
@@ -292,43 +297,6 @@ _SHAPES: dict[str, Callable[[Mapping[str, Any]], Context]] = {
 
 
 # -- words
-
-
-def verdict(data: Mapping[str, Any]) -> tuple[str, str, str]:
-    """(vocabulary, word, label) of the chip: how a call ended."""
-    ended_by, evidence = data.get("ended_by"), data.get("evidence") or {}
-    limit = evidence.get("limit")
-    amount = f" ({size(limit)})" if isinstance(limit, int | float) else ""
-    match ended_by:
-        case "exit":
-            code = data.get("exit_code")
-            return ("exec", "exit", "exit 0") if code == 0 else ("session", "failed", f"exit {code}")
-        case "signal":
-            return "exec", "signal", f"signal {data.get('signal')}"
-        case "cancelled":
-            by = evidence.get("cancelled_by")
-            return "exec", "cancelled", f"cancelled by {by}" if by else "cancelled"
-        case "timeout":
-            return "exec", "timeout", f"timeout after {limit:g} s" if isinstance(limit, int | float) else "timeout"
-        case "oom":
-            return "exec", "oom", f"out of memory{amount}"
-        case "pids":
-            return "exec", "pids", "process limit" + (f" ({limit:g})" if isinstance(limit, int | float) else "")
-        case "disk":
-            return "exec", "disk", f"disk full{amount}"
-        case "output_cap":
-            return "exec", "output_cap", f"output cap{amount}"
-        case "lost":
-            return "exec", "lost", "lost"
-    return ("exec", "exit", "done") if data.get("ok") else ("session", "failed", "failed")
-
-
-def size(count: float) -> str:
-    """`120 B`, `1.5 MiB`."""
-    value, steps = float(count), ["B", "KiB", "MiB", "GiB", "TiB"]
-    while value >= KIB and len(steps) > 1:
-        value, steps = value / KIB, steps[1:]
-    return f"{value:.1f}".removesuffix(".0") + f" {steps[0]}"
 
 
 def seconds_shown(duration_ms: object) -> str:

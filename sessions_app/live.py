@@ -60,7 +60,7 @@ class Drawing:
             rows = AgentSession.objects.filter(pk=self._session_pk)
             found = rows.values_list("slug", "workspace__slug", "workspace__deleted_at").first()
             session, workspace, deleted = found or ("", "", None)
-            self._fragments = Fragments(workspace if deleted is None else "", session)
+            self._fragments = Fragments(workspace if deleted is None else "", session, workspace)
         return self._fragments.of(event)
 
 
@@ -254,7 +254,7 @@ class Feed:
                 await asyncio.sleep(busy)
             looked = asyncio.get_running_loop().time()
             if not (self.joined and await self._look()):
-                await _wait(self._bell, POLL_S)
+                await loop.heard(self._bell, POLL_S)
 
     async def _look(self) -> bool:
         """Reads what is new and offers it; whether there may be more."""
@@ -307,13 +307,6 @@ class Feed:
             for listener, code in zip(asked, codes, strict=True):
                 if code is not None:
                     listener.end(code)
-
-
-async def _wait(event: asyncio.Event, at_most: float) -> None:
-    try:
-        await asyncio.wait_for(event.wait(), at_most)
-    except TimeoutError:
-        return
 
 
 async def close_all(code: int) -> None:

@@ -41,6 +41,7 @@ HEARTBEAT_S = 1.0
 STOP_S = 3.5
 STILL_ENDING = "The sandbox has not said yet that its program is dead; it is told again until it is."
 COMMAND_DEAD = "Its command is dead."
+COMMAND_UNSEEN = "Its sandbox did not answer; whether its command is dead is not known."
 Halt = Literal["cancelled", "interrupted", "lost", "forbidden"]
 log = structlog.get_logger(__name__)
 
@@ -245,7 +246,8 @@ class Run:
             outcome = ToolOutcome(text, ok=False, exec_id=exec_id, evidence=evidence, duration_ms=spent)
             if not self._stopped:
                 return replace(outcome, text=f"{text} {STILL_ENDING}")
-            return replace(outcome, ended_by="cancelled")
+            unseen = f" {COMMAND_UNSEEN}" if self._bench.unseen and COMMAND_UNSEEN not in text else ""
+            return replace(outcome, text=text + unseen, ended_by="cancelled")
 
         return close
 
@@ -253,7 +255,9 @@ class Run:
         """What is known of the command that ran when the run was halted; "" when none did."""
         if not any(begun.exec_id for begun in self._started.values()):
             return ""
-        return COMMAND_DEAD if self._stopped else STILL_ENDING
+        if not self._stopped:
+            return STILL_ENDING
+        return COMMAND_UNSEEN if self._bench.unseen else COMMAND_DEAD
 
     def _totals(self) -> dict[str, Any]:
         if self._loop is None:

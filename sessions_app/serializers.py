@@ -94,7 +94,7 @@ class NewSessionSerializer(StrictSerializer):
     )
     limits = LimitsSerializer(
         default=dict,
-        help_text="Where it ends by itself; what is left out is the agent's. Only an admin may ask for more than the agent has.",
+        help_text="Where it ends by itself; what is left out is the agent's. Only the agent's owner and admins may ask for more.",
     )
     labels = LabelsField(default=dict, help_text=LABELS_HELP)
 

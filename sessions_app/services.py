@@ -87,14 +87,23 @@ def session_create(
 
 
 def _refuse_raised(user: User, agent: Agent, limits: dict[str, Any]) -> None:
-    """An agent's limits are what its owner answers for; a run of somebody else's may have less, and only an admin's more."""
-    above = {} if user.is_admin else raised(limits, agent.limits)
-    if above:
-        todo = f"raise it on agent {agent.slug}, if it is yours, or ask an admin"
+    """An agent's limits are what its owner answers for: a run of others may have less, and only theirs or an admin's more."""
+    if above := _above(user, agent, limits):
+        todo = f"ask its owner ({agent.owner.username}) or an admin"
         errors = [
             FieldError(f"limits.{name}", f"must be at most {most}, the agent's; {todo}") for name, most in above.items()
         ]
         raise Invalid("A session may lower the limits of its agent, not raise them.", errors=errors)
+
+
+def may_raise(user: User, agent: Agent) -> bool:
+    """Whether a session of this user may have higher limits than its agent: they could raise those there, too."""
+    return may_change(user, agent)
+
+
+def _above(user: User, agent: Agent, limits: dict[str, Any]) -> dict[str, Any]:
+    """The limits that this user may not ask for, each with the agent's own value."""
+    return {} if may_raise(user, agent) else raised(limits, agent.limits)
 
 
 def _facts(session: AgentSession) -> dict[str, Any]:
@@ -202,7 +211,7 @@ def session_rerun(*, by: Actor, session: AgentSession) -> AgentSession:
     template = session.workspace.template
     if session.throwaway and template.deleted_at is not None:
         raise Conflict(f"Template {template.slug} is deleted.", hint="Start a session with another template.")
-    above = {} if by.user.is_admin else raised(session.limits, session.agent.limits)  # the agent was lowered meanwhile
+    above = _above(by.user, session.agent, session.limits)  # the agent was lowered meanwhile
     limits = {name: value for name, value in session.limits.items() if name not in above}
     return session_create(
         by=by, agent=session.agent, initial_instructions=session.initial_instructions, limits=limits,

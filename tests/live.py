@@ -98,7 +98,7 @@ class LiveServer:
             assert self.process.stdout is not None
             for line in self.process.stdout:
                 self.output.append(line.rstrip("\n"))
-                if line.startswith("Server "):
+                if line.startswith("Console "):
                     self.port = int(line.split()[1].rstrip("/").rpartition(":")[2])
                 if line.startswith("Try "):
                     break

@@ -255,6 +255,9 @@ class WorkspaceViewSet(ResourceViewSet):
         services.audit_opening(self.actor, row)
         return row
 
+    def made_up(self, obj: Workspace) -> tuple[str, ...]:
+        return ("id", "container_name", "volume_name")
+
     def service_create(self, by: Actor, data: dict[str, Any]) -> Workspace:
         return services.workspace_create(by=by, **data)
 

@@ -47,6 +47,5 @@ def watch(workspace_pk: int) -> Iterator[asyncio.Event]:
 
 async def wait(event: asyncio.Event, at_most: float) -> None:
     """Waits for the next bell, at most so many seconds."""
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), max(0.0, at_most))
+    await loop.heard(event, at_most)
     event.clear()

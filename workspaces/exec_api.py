@@ -16,7 +16,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.audit import Actor
-from accounts.idempotency import key_of
 from accounts.lists import ListOf, refuse_unknown
 from accounts.models import Role, Token, User
 from accounts.permissions import require_change
@@ -34,7 +33,9 @@ from workspaces.exec_shapes import (
     ExecResultSerializer,
     ExecRunningSerializer,
     ExecStateSerializer,
+    Seen,
     checked,
+    etag_of,
     ndjson,
     page,
     result_body,
@@ -44,6 +45,7 @@ from workspaces.exec_shapes import (
 from workspaces.execution import MIB, OutputChunk
 from workspaces.models import Exec, Workspace, new_exec_id
 from workspaces.runs import Listener, patiently
+from workspaces.sandbox_errors import PROGRAM, StartFailure
 from workspaces.streaming import on_loop, while_signed_in
 
 NDJSON = "application/x-ndjson"
@@ -108,6 +110,7 @@ class ExecViewSet(ListOf):
     model = Exec
     queryset = Exec.objects.none()
     etagged = True
+    counted = ("create",)  # so many at once in one workspace
     search_fields = ("slug", "request__argv")
     filters = {"state": "state", "session_id": "session_id", "ended_by": "ended_by"}
     lookup_url_kwarg = "exec_id"
@@ -142,15 +145,18 @@ class ExecViewSet(ListOf):
         require_change(user, workspace, request.auth)
         asked = checked(request.data)
         if is_dry(request):
-            key_of(request)
             access.refuse(access.facts_of(workspace), start=True)
             return Response(status=204)
         claim = exec_keys.claim(request, user)
         try:
             return _run(request, workspace, asked, claim)
-        except BaseException:
+        except BaseException as exc:
             if claim is not None and claim.ours:
                 exec_keys.release(claim)
+            if (
+                isinstance(exc, StartFailure) and "command" in asked
+            ):  # the program is the shell that stands before the line
+                exc.errors = [FieldError("command", e.message) if e.field == PROGRAM else e for e in exc.errors]
             raise
 
     def list(self, request: Request, *args: Any, **kwargs: Any) -> Response:
@@ -163,7 +169,8 @@ class ExecViewSet(ListOf):
         """One run; also of a deleted workspace."""
         only(request)
         row = self._row(id, exec_id)
-        return not_modified(request, row) or Response(state(row), headers={"ETag": row.etag})
+        seen = Seen(etag_of(row))
+        return not_modified(request, seen) or Response(state(row), headers={"ETag": seen.etag})
 
     @extend_schema(parameters=[DRY], responses={204: None, 202: OpenApiResponse(None, "It is being ended.")})
     def destroy(self, request: Request, id: str, exec_id: str) -> Response:

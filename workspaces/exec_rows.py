@@ -138,7 +138,8 @@ def refuse(exec_pk: int, error: PrimerError) -> None:
     """A run that never started is kept with its reason: somebody may have been told its id."""
     Exec.objects.filter(pk=exec_pk, state=ExecState.RUNNING, lease_holder=HOLDER).update(
         state=ExecState.ENDED, ended_at=timezone.now(), ended_by=NOT_STARTED,
-        error={"code": error.code, "detail": error.detail},
+        error={"code": error.code, "detail": error.detail, "hint": error.hint_text,
+               "errors": [one.to_dict() for one in error.errors]},
     )  # fmt: skip
 
 

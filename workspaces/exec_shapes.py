@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import AsyncGenerator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rest_framework import serializers
@@ -248,7 +248,22 @@ def state(row: Exec) -> dict[str, Any]:
     shown = ending(exec_rows.outcome_of(row)) | body
     if row.state != ExecState.ENDED:
         shown |= {"ended_by": None, "evidence": None, "duration_ms": None}
+        if run := execs.live(row.pk):  # what it has printed so far
+            shown |= {f"{stream}_bytes": total for stream, total in run.totals.items()}
     return shown
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What `If-None-Match` is compared with."""
+
+    etag: str
+
+
+def etag_of(row: Exec) -> str:
+    """The row's ETag; of a run that goes on, also how much it has printed."""
+    run = execs.live(row.pk)
+    return row.etag if run is None else f'{row.etag[:-1]}.{sum(run.totals.values())}"'
 
 
 def page(stream: Stream, found: Page) -> dict[str, Any]:

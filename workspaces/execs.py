@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import structlog
 
 from primer_site import loop
-from primer_site.errors import Conflict, PrimerError, RateLimited, Unavailable
+from primer_site.errors import Conflict, FieldError, NotFound, PrimerError, RateLimited, Unavailable
 from workspaces import access, exec_rows, services
 from workspaces.exec_pump import START_WAIT_S, Suspended, close, coming, launch, let_go, recover, runs
 from workspaces.exec_rows import NOT_STARTED, STREAMS
@@ -168,11 +168,7 @@ async def wait_started(exec_pk: int, wait_s: float) -> None:
     """Waits until the program runs, or is known never to run; then raises the reason."""
     if (run := runs.get(exec_pk)) is None:
         return
-    try:
-        await asyncio.wait_for(run.started.wait(), wait_s)
-    except TimeoutError:
-        return
-    if run.error is not None:
+    if await loop.heard(run.started, wait_s) and run.error is not None:
         raise run.error
 
 
@@ -181,11 +177,7 @@ async def finished(exec_pk: int, wait_s: float, *, inline_bytes: int = INLINE_BY
     run = runs.get(exec_pk)
     if run is None:
         return await stored(exec_pk, inline_bytes)
-    try:
-        await asyncio.wait_for(run.ended.wait(), wait_s)
-    except TimeoutError:
-        return None
-    return await _result(run, inline_bytes)
+    return await _result(run, inline_bytes) if await loop.heard(run.ended, wait_s) else None
 
 
 async def _result(run: Run, inline_bytes: int) -> ExecFinished:
@@ -207,7 +199,9 @@ async def stored(exec_pk: int, inline_bytes: int) -> ExecFinished | None:
         return None
     if row.ended_by == NOT_STARTED:
         error = row.error or {}
-        raise (StartFailure if error.get("code") == StartFailure.code else NeverStarted)(error.get("detail", ""))
+        kind = StartFailure if error.get("code") == StartFailure.code else NeverStarted
+        errors = [FieldError(**one) for one in error.get("errors", [])]
+        raise kind(error.get("detail", ""), hint=error.get("hint", ""), errors=errors)
     return ExecFinished(row.slug, exec_rows.outcome_of(row), stdout, stderr)
 
 
@@ -220,7 +214,10 @@ def live(exec_pk: int) -> Run | None:
 
 
 async def cancel(exec_pk: int, by: str) -> None:
-    """Ends a run with all its processes; one that has ended stays as it is. `by` is who asked, and stands in the evidence."""
+    """Ends a run with all its processes; one that has ended stays as it is. `by` is who asked, and stands in the evidence.
+
+    Raises what keeps it from being asked for (`EngineUnavailable`, `ChannelClosed`, …) where nobody would repeat it.
+    """
     if exec_pk in coming:
         await join(exec_pk, "")  # or it would be killed before it starts, and then start
     run = runs.get(exec_pk)
@@ -231,7 +228,10 @@ async def cancel(exec_pk: int, by: str) -> None:
     if run.handle is None:
         if run.starting is not None:
             run.starting.cancel()
-        await _kill(run.workspace_pk, run.id, by)
+        try:  # it may have arrived; one that has not is not sent any more
+            await _kill(run.workspace_pk, run.id, by)
+        except PrimerError as exc:
+            log.info("nothing to kill", exec=run.id, reason=exc.detail)
         return
     try:
         await run.handle.cancel(by)
@@ -240,36 +240,32 @@ async def cancel(exec_pk: int, by: str) -> None:
 
 
 async def _cancel_elsewhere(exec_pk: int, by: str) -> None:
+    """Ends what an ended run left behind, or a run that nobody pumps. A sandbox that is not there runs nothing."""
     row = await loop.read(exec_rows.load, exec_pk)
     if row.state == ExecState.RUNNING or row.survivors:
-        await _kill(row.workspace_id, row.slug, by)
+        try:
+            await _kill(row.workspace_id, row.slug, by)
+        except (NotFound, Conflict) as exc:
+            log.info("nothing to kill", exec=row.slug, reason=exc.detail)
 
 
 async def _kill(workspace_pk: int, exec_id: str, by: str) -> None:
-    """Kills by id in the sandbox, where it may have arrived; a sandbox that is not there runs nothing."""
-    try:
-        sandbox = await access.require_running(workspace_pk)
-        await sandbox.kill_exec(exec_id, by)
-    except PrimerError as exc:
-        log.info("nothing to kill", exec=exec_id, reason=exc.detail)
+    await access.using(workspace_pk, lambda sandbox: sandbox.kill_exec(exec_id, by))
 
 
 async def cancel_session(session_id: str, by: str) -> None:
-    """Ends everything that a session has running."""
+    """Ends everything that a session has running; one that cannot be reached keeps none of the others."""
     for run in [run for run in runs.values() if run.session_id == session_id]:
-        await cancel(run.pk, by)
+        try:
+            await cancel(run.pk, by)
+        except PrimerError as exc:
+            log.warning("a program of a session was not cancelled", exec=run.id, reason=exc.detail)
 
 
 async def wait_ended(exec_pk: int, wait_s: float) -> bool:
     """Whether a run has ended and is stored, waiting at most so long."""
     run = runs.get(exec_pk)
-    if run is None:
-        return True
-    try:
-        await asyncio.wait_for(run.ended.wait(), wait_s)
-    except TimeoutError:
-        return False
-    return True
+    return run is None or await loop.heard(run.ended, wait_s)
 
 
 # -- the process

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
-from collections.abc import AsyncIterator, Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import IO, Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -16,7 +17,6 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from accounts.audit import Actor
-from accounts.idempotency import key_of
 from accounts.permissions import require_change
 from accounts.rest import do_once, is_dry, request_user
 from primer_site.errors import FieldError, Invalid, NotText, Unavailable
@@ -53,6 +53,10 @@ ETAG = OpenApiParameter(
     "If-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description="The content that was read; `*`: only if there."
 )
 NONE = OpenApiParameter("If-None-Match", OpenApiTypes.STR, OpenApiParameter.HEADER, description="`*`: only if new.")
+KNOWN = OpenApiParameter(
+    "If-None-Match", OpenApiTypes.STR, OpenApiParameter.HEADER,
+    description="The ETag that is known: content that is still so is a 304.",
+)  # fmt: skip
 PATH = OpenApiParameter("path", str, required=True, description="Relative to the workspace, or absolute below it.")
 
 
@@ -80,8 +84,6 @@ class FileView(APIView):
         """The workspace; `known` are the query parameters of the route, and others are refused."""
         row = visible_workspace(request, id)
         only(request, *known, *(["dry_run"] if write else []))
-        if write and request.method == "POST":
-            key_of(request)  # of a dry run too, which uses it for nothing
         if write:
             require_change(request_user(request), row, request.auth)
         if not (write and is_dry(request)):
@@ -186,7 +188,7 @@ class FilesView(FileView):
 class FileReadView(FileView):
     @extend_schema(
         parameters=[
-            PATH, OpenApiParameter("encoding", str, enum=["text", "base64"], description="Of `content`; text without it."),
+            PATH, KNOWN, OpenApiParameter("encoding", str, enum=["text", "base64"], description="Of `content`; text without it."),
             OpenApiParameter("offset", int, description="The first byte."),
             OpenApiParameter("limit", int, description="Bytes, at most 16 MiB."),
         ],
@@ -242,15 +244,30 @@ class FileMoveView(FileView):
         source, target, overwrite = (body.validated_data[name] for name in ("source", "target", "overwrite"))
 
         if is_dry(request):
-            return self.tried(row, lambda box: file_trials.move(box, source, target, overwrite=overwrite))
+            with _named_in(body.validated_data, row):
+                return self.tried(row, lambda box: file_trials.move(box, source, target, overwrite=overwrite))
 
         def work() -> HttpResponse:
-            return answer(shown(file_changes.move(Actor.of(request), row, source, target, overwrite=overwrite)))
+            with _named_in(body.validated_data, row):
+                return answer(shown(file_changes.move(Actor.of(request), row, source, target, overwrite=overwrite)))
 
         return do_once(request, work, outside=True)
 
 
 # -- small steps
+
+
+@contextlib.contextmanager
+def _named_in(move: dict[str, Any], row: Workspace) -> Iterator[None]:
+    """What the sandbox finds wrong with a path, as wrong with the field that it stands in."""
+    try:
+        yield
+    except Invalid as exc:
+        below = f"{row.spec['backend'].get('workdir', '/workspace')}/"
+        names = [name for name in move if str(move[name]).startswith("/") and not str(move[name]).startswith(below)]
+        field = names[0] if names else "source"
+        exc.errors = [FieldError(field, one.message) if one.field == "path" else one for one in exc.errors]
+        raise
 
 
 def etags(header: str | None) -> list[str] | None:

@@ -16,7 +16,7 @@ from primer_site.errors import Invalid, PreconditionFailed
 from primer_site.problems import respond
 from workspaces.archive import archive
 from workspaces.execution import FileInfo
-from workspaces.files_api import PATH, FileView, etags
+from workspaces.files_api import KNOWN, PATH, FileView, etags
 from workspaces.sandbox import Sandbox
 from workspaces.sandbox_errors import IsADirectory, LinkRefused, NotAFile, ProtocolError
 from workspaces.sandbox_files import FileStream, TreeStream
@@ -58,6 +58,7 @@ class FileDownloadView(FileView):
     @extend_schema(
         parameters=[
             PATH,
+            KNOWN,
             OpenApiParameter("Range", OpenApiTypes.STR, OpenApiParameter.HEADER, description="One range of bytes."),
             OpenApiParameter("If-Range", OpenApiTypes.STR, OpenApiParameter.HEADER, description="The range's ETag."),
         ],

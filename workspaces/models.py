@@ -273,7 +273,7 @@ class Exec(models.Model):
     ended_by = models.CharField(max_length=16, blank=True, default="")
     exit_code = models.IntegerField(null=True)
     signal = models.IntegerField(null=True)
-    error = models.JSONField(null=True)  # {code, detail} of a program that could not start
+    error = models.JSONField(null=True)  # {code, detail, hint, errors} of a program that could not start
     stdout_bytes = models.PositiveBigIntegerField(default=0)
     stderr_bytes = models.PositiveBigIntegerField(default=0)
     stdout_gap = models.JSONField(null=True)  # [from, to] in stream offsets

@@ -26,6 +26,7 @@ CHECKS_AT_ONCE = 8
 RENEW_EVERY_S = 15.0
 LIFE_EVERY_S = 2.0
 SWEEP_EVERY_S = 60.0
+HELPERS_EVERY_S = 20.0
 MEASURE_EVERY_S = 1.0  # looks for engines whose measurement is old
 START_DEADLINE_S = 120.0  # from the wish on, while the engine does not answer or others start first
 BOOT_DEADLINE_S = 900.0  # of one start, with every command of its template
@@ -68,8 +69,7 @@ class Reconciler:
                 await self._round()
             except Exception:  # one bad row, or a database that is busy, must not end the work on the others
                 log.exception("a round of the reconciler failed")
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), POLL_S)
+            await loop.heard(stop, POLL_S)
 
     async def _round(self) -> None:
         for workspace_pk in await loop.read(leases.due):
@@ -87,6 +87,8 @@ class Reconciler:
                 engines.measure_soon(provider_pk)
         if self._is_time("sweep", SWEEP_EVERY_S):
             loop.spawn(sweep.orphans(), name="orphan sweep")
+        if self._is_time("helpers", HELPERS_EVERY_S):
+            loop.spawn(sweep.helpers(), name="helper sweep")
 
     async def end(self) -> None:
         """Cuts what is under way. A start that is cut takes back what it made, and begins again after the restart."""

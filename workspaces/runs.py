@@ -45,9 +45,7 @@ class Listener:
         self._behind = False
         if self._size >= LISTENER_BYTES:
             self._room.clear()
-            try:
-                await asyncio.wait_for(self._room.wait(), STALL_S)
-            except TimeoutError:
+            if not await loop.heard(self._room, STALL_S):
                 self._behind = True
                 return
         self._chunks.append(chunk)

@@ -6,6 +6,7 @@ from typing import Any
 
 from primer_site.errors import (
     Conflict,
+    FieldError,
     Forbidden,
     Invalid,
     NotFound,
@@ -137,17 +138,17 @@ _FILES: dict[str, type[PrimerError]] = {
     "timeout": Timeout,
     "busy": SandboxBusy,
 }
-_INVALID_PATHS = {
-    "the path is not text",
-    "the path holds a NUL",
-    "the path holds a character that no file name can hold",
-    "the path is not beneath the workspace",
-    "the path goes up with ..",
-    "the path names no file",
-    "the path ends in a slash, which names no file",
-    "the cursor is not one of ours",
-    "a directory cannot be moved into itself",
-    "source and target are on different file systems",
+_INVALID_PATHS = {  # of the runtime's sentences those that we know, and the field that each is about
+    "the path is not text": "path",
+    "the path holds a NUL": "path",
+    "the path holds a character that no file name can hold": "path",
+    "the path is not beneath the workspace": "path",
+    "the path goes up with ..": "path",
+    "the path names no file": "path",
+    "the path ends in a slash, which names no file": "path",
+    "the cursor is not one of ours": "cursor",
+    "a directory cannot be moved into itself": "target",
+    "source and target are on different file systems": "target",
 }
 _START = {
     "not_found": "there is no such file",
@@ -171,15 +172,20 @@ def file_error(code: str, message: str) -> PrimerError:
     """The typed error of a failed file call. The runtime's own words are shown only when they are ones we know."""
     kind = _FILES.get(code)
     if kind is not None:
-        return kind()
+        named = issubclass(kind, Invalid)
+        return kind(errors=[FieldError("path", "is too long, or has a name of more than 255 bytes")] if named else None)
     if code == "invalid":
         shown = message.replace(" ..", ' ".."')  # or the dots are read as the end of the sentence
-        return Invalid(shown[0].upper() + shown[1:] + "." if message in _INVALID_PATHS else "")
+        if message not in _INVALID_PATHS:
+            return Invalid()
+        errors = [FieldError(_INVALID_PATHS[message], shown.removeprefix("the path "))]
+        return Invalid(shown[0].upper() + shown[1:] + ".", errors=errors)
     if code == "unknown_operation":
         return ProtocolError("The runtime of this sandbox is too old for this call.")
     return ProviderError("The sandbox could not do this: an input/output error.")
 
 
+PROGRAM = "argv[0]"  # the field that a program stands in
 CWD_HINT = "Make it first, or leave cwd out: then it is the workspace itself."
 _START_HINTS = {
     "not_found": "Check the name. The program and each of its arguments are items of argv; a shell line goes into command.",
@@ -203,7 +209,10 @@ def exec_error(code: str, message: str, facts: dict[str, Any], *, program: str =
         subject = f"in the working directory {printable(cwd)}" if part == "cwd" else f"the program {printable(program)}"
         why = _START.get(reason, "the kernel refused it")
         hint = CWD_HINT if part == "cwd" else _START_HINTS.get(reason, "")
-        return StartFailure(f"Cannot start {subject.strip()}: {why}.", part=part, reason=reason, hint=hint)
+        errors = [FieldError("cwd" if part == "cwd" else PROGRAM, why)]
+        return StartFailure(
+            f"Cannot start {subject.strip()}: {why}.", part=part, reason=reason, hint=hint, errors=errors
+        )
     if code == "not_found":
         return ExecUnknown()
     if code == "busy":

@@ -14,7 +14,7 @@ from primer_site.errors import PrimerError, Timeout
 from workspaces.execution import FileInfo, FileRange, Listing
 from workspaces.runtime import protocol
 from workspaces.sandbox_errors import ChannelClosed, FileChanged, ProtocolError, file_error
-from workspaces.sandbox_link import Link, parse
+from workspaces.sandbox_link import Link, parse, takes_bulk
 from workspaces.sandbox_replies import MAX_ITEMS, file_from, integer, listing_from, mapping
 
 MAX_READ = 64 * 1024 * 1024  # bytes of one `read`: above, `read_stream`
@@ -53,15 +53,19 @@ class _Transfer:
         self.opened: dict[str, Any] | None = None
         self.answer: tuple[bool, dict[str, Any]] | None = None
         self.lost: Exception | None = None
-        self.data: deque[memoryview] = deque()
+        self.data: deque[bytes | memoryview] = deque()
         self.waiting = 0  # bytes of `data`
         self.received = self.limit = 0  # offsets; set by the opening event, before which nothing may come
         self.peer_limit = protocol.WINDOW
         self._wake = asyncio.Event()
 
     def on_frame(self, kind: int, payload: bytes) -> None:
-        if kind == protocol.DATA:
-            _, offset, data = protocol.view_data(payload)
+        if kind in (protocol.DATA, protocol.BULK):
+            data: bytes | memoryview
+            if kind == protocol.DATA:
+                _, offset, data = protocol.view_data(payload)
+            else:
+                offset, data = self.received, payload
             if offset != self.received or not data or offset + len(data) > self.limit:
                 raise ProtocolError(log="file data out of order or beyond its credit")
             self.received += len(data)
@@ -89,12 +93,14 @@ class _Transfer:
 
     def take(self, most: int) -> bytes:
         """What has come, about `most` bytes of it."""
-        parts: list[memoryview] = []
+        parts: list[bytes | memoryview] = []
         size = 0
         while self.data and size < most:
             parts.append(self.data.popleft())
             size += len(parts[-1])
         self.waiting -= size
+        if len(parts) == 1 and isinstance(parts[0], bytes):
+            return parts[0]
         return b"".join(parts)
 
     async def step(self) -> None:
@@ -263,7 +269,8 @@ class FileCalls:
         transfer = _Transfer()
         stream = link.open_stream(transfer)
         try:
-            await link.send((protocol.REQUEST, stream, _encode({"op": op, "credit": _WINDOW, **body})))
+            asked = {"op": op, "credit": _WINDOW, "bulk": takes_bulk(), **body}
+            await link.send((protocol.REQUEST, stream, _encode(asked)))
             while transfer.opened is None:
                 await transfer.step()
                 if transfer.answer is not None and transfer.opened is None:

@@ -23,6 +23,15 @@ async def orphans() -> list[str]:
     return removed
 
 
+async def helpers() -> None:
+    """What starts of a server that died left beside workspaces which live on: no row tells of it, and no id."""
+    for provider_pk in await loop.read(leases.live_providers):
+        try:
+            await (await engines.engine_of(provider_pk)).sweep_helpers()
+        except PrimerError as exc:
+            log.debug("sweep of helpers postponed", provider=provider_pk, reason=exc.detail)
+
+
 async def _sweep(provider_pk: int) -> list[str]:
     engine = await engines.engine_of(provider_pk)
     found = {ref.workspace_id: ref for ref in await engine.discover()}

@@ -12,7 +12,7 @@ from typing import Any
 
 from django.utils.safestring import SafeString, mark_safe
 
-from accounts.pages.text import cut_lines, plain
+from accounts.pages.text import CUT, more_on_line, plain
 
 HELD = 256  # characters of an unfinished sequence that wait for the next chunk
 CODES = 64  # of one sequence that are looked at
@@ -64,9 +64,15 @@ def _colour(layer: str, number: int | None) -> list[str]:
 
 
 class Ansi:
-    """One stream: keeps its style, and a sequence that a chunk has cut, from one `feed` to the next."""
+    """One stream: keeps its style, and a sequence that a chunk has cut, from one `feed` to the next.
 
-    def __init__(self) -> None:
+    Of a line in a chunk `limit` characters are drawn; `cut` says whether one was longer. Its styles count all the same.
+    """
+
+    def __init__(self, limit: int = CUT) -> None:
+        self.cut = False
+        self._limit = limit
+        self._column = 0  # characters of the line so far, those that are not drawn included
         self._style = Style()
         self._held = ""
 
@@ -74,15 +80,30 @@ class Ansi:
         text, self._held = self._held + text, ""
         if (unfinished := _UNFINISHED.search(text, max(0, len(text) - HELD - 2))) is not None:
             text, self._held = text[: unfinished.start()], unfinished[0]
-        parts, end = [], 0
-        text = cut_lines(text)
+        parts, end, self._column = [], 0, 0
         for found in _SEQUENCE.finditer(text):
-            parts.append(self._shown(text[end : found.start()]))
+            parts.append(self._shown(self._drawn(text[end : found.start()])))
             end = found.end()
             if found[2] == "m":
                 self._style = restyled(self._style, found[1])
-        parts.append(self._shown(text[end:]))
+        parts.append(self._shown(self._drawn(text[end:]) + self._left_out()))
         return mark_safe("".join(parts))  # noqa: S308 - every part is escaped
+
+    def _drawn(self, text: str) -> str:
+        """The text without what its lines have beyond the limit."""
+        first, *others = text.split("\n")
+        found = [first[: max(0, self._limit - self._column)]]
+        self._column += len(first)
+        for line in others:
+            found += [self._left_out(), "\n", line[: self._limit]]
+            self._column = len(line)
+        return "".join(found)
+
+    def _left_out(self) -> str:
+        """What ends a line that was too long."""
+        over, self._column = self._column - self._limit, 0
+        self.cut = self.cut or over > 0
+        return more_on_line(over) if over > 0 else ""
 
     def _shown(self, text: str) -> str:
         if not text:

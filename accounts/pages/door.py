@@ -38,6 +38,8 @@ class PageRequest(Request):
         self._given = data if data is not None else {}
         self._asked = QueryDict(mutable=True)
         self._asked.update({name: value for name, value in (query or {}).items() if value != ""})
+        # What else stands in the page's address is no question to the API.
+        self.META = {**request.META, "QUERY_STRING": self._asked.urlencode()}
 
     @property
     def data(self) -> Any:

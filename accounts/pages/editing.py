@@ -11,6 +11,7 @@ from django.utils.text import capfirst
 
 from accounts.models import User
 from accounts.pages import form as forms
+from accounts.pages import rows
 from accounts.pages.door import Door
 from accounts.pages.meanings import described
 from accounts.pages.views import UNPROCESSABLE, done
@@ -110,7 +111,7 @@ class Editing:
         body: Item = base
         try:
             body = self.body_of(request, base, editing=row is not None)
-            if "_redraw" in request.POST:  # another choice: its fields are drawn, nothing is stored
+            if "_redraw" in request.POST or rows.CHANGE in request.POST:  # another shape is drawn, nothing is stored
                 return self._form(request, row, body)
             return self._store(request, row, body)
         except Exception as exc:
@@ -135,8 +136,9 @@ class Editing:
     def body_of(self, request: HttpRequest, base: Item, *, editing: bool) -> Item:
         """The posted form as a body, read twice: what is asked may depend on what was chosen."""
         kept = {name: value for name, value in base.items() if name not in READ_ONLY}
-        first = forms.read(self.sections(request, kept, editing=editing), request.POST, kept)
-        return forms.read(self.sections(request, first, editing=editing), request.POST, kept)
+        post, _ = rows.changed(request.POST)
+        first = forms.read(self.sections(request, kept, editing=editing), post, kept)
+        return forms.read(self.sections(request, first, editing=editing), post, kept)
 
     def _store(self, request: HttpRequest, row: Any, body: Item) -> HttpResponse:
         door = self.door(request)
@@ -155,6 +157,7 @@ class Editing:
         editing = row is not None
         sections = described(self.sections(request, body, editing=editing), self.shape or self.viewset.serializer_class)
         form = forms.bind(sections, body, error, editing=editing)
+        form.at = rows.changed(request.POST)[1] or request.POST.get("_redraw", "")
         changed = isinstance(error, PreconditionFailed)
         spec = {name: value for name, value in body.items() if name not in READ_ONLY}
         context = self.context(

@@ -5,22 +5,24 @@ No rule about a value stands here. A text that is no number is sent on as it is,
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.http import QueryDict
 
+from accounts.pages import rows
 from primer_site import documents
 from primer_site.errors import FieldError, PrimerError
 
 Body = dict[str, Any]
-KIB, MIB, GIB = 1024, 1024**2, 1024**3
-UNITS = {"MiB": MIB, "GiB": GIB}
-SPARE_ROWS = 2
+UNITS: dict[str, dict[str, int]] = {  # of a control; the first is that of an empty field
+    "bytes": {"MiB": 1024**2, "GiB": 1024**3},
+    "span": {"s": 1, "min": 60, "h": 3600, "d": 86400},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,16 @@ class Worth:
 
     word: str
     why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One control of a row. `control`: text area number hidden."""
+
+    name: str
+    label: str
+    control: str = "text"
+    placeholder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +56,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One value of the body. `control`: text area number bytes select cards pairs env texts lines secret yaml tick."""
+    """One value of the body. `control`: text area number bytes span select cards pairs env texts lines table secret yaml tick."""
 
     path: str
     label: str
@@ -61,6 +73,8 @@ class Field:
     rows: int = 4
     warn: str = ""
     redraw: bool = False  # other fields depend on it
+    parts: tuple[Part, ...] = ()  # of each row of a table
+    keyed: bool = False  # rows are a mapping by their first part, not a list
     worth: Worth | None = None  # of a limit, on the provider that is chosen
     fetch: str = ""  # where a page with scripts asks for further suggestions
     fetch_with: str = ""  # the field whose change asks again
@@ -69,8 +83,13 @@ class Field:
     def name(self) -> str:
         return self.path
 
+    @property
+    def units(self) -> tuple[str, ...]:
+        return tuple(UNITS[self.control])
+
 
 LEFT_OUT = object()
+ROW = re.compile(r"\[?([0-9]{1,6})\]?(?:\.|$)(.*)")  # what follows a list's name where one of its items is meant
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +135,7 @@ class Form:
 
     sections: list[tuple[Section, list[Bound]]]
     others: list[FieldError] = dataclasses.field(default_factory=list)
+    at: str = ""  # the field whose rows were just changed
     detail: str = ""
     hint: str = ""
 
@@ -129,8 +149,11 @@ class Form:
 
     @property
     def open_sections(self) -> set[str]:
-        """Sections that must not stay folded: something in them is wrong."""
-        return {section.id for section, fields in self.sections if any(one.errors for one in _flat(fields))}
+        """Sections that must not stay folded: something in them is wrong, or was just changed."""
+        return {
+            section.id for section, fields in self.sections
+            if any(one.errors or one.field.path == self.at for one in _flat(fields))
+        }  # fmt: skip
 
 
 def _flat(fields: Iterable[Bound]) -> Iterator[Bound]:
@@ -171,6 +194,8 @@ def _take(one: Field, post: QueryDict, body: Body) -> None:
         put(body, one.path, value)
         if one.also:
             put(body, one.also, value)
+    elif one.empty is LEFT_OUT and rows.keys(post, one.name):
+        drop(body, one.path)  # it was emptied: what was read must not come back
     for inner in chosen.fields if chosen is not None else ():
         _take(inner, post, body)
 
@@ -183,56 +208,17 @@ def _text(one: Field, post: QueryDict, _: Any) -> Any:
 
 def _number(one: Field, post: QueryDict, _: Any) -> Any:
     text = post.get(one.name, "").strip()
-    if text == "":
-        return one.empty
-    with contextlib.suppress(ValueError):
-        return int(text)
-    with contextlib.suppress(ValueError):
-        return float(text)
-    return text
+    return one.empty if text == "" else rows.number(text)
 
 
-def _bytes(one: Field, post: QueryDict, kept: Any) -> Any:
-    number = _number(one, post, kept)
-    unit = UNITS.get(post.get(f"{one.name}.unit", "MiB"), MIB)
-    return int(number * unit) if isinstance(number, int | float) and math.isfinite(number) else number
-
-
-def _pairs(one: Field, post: QueryDict, _: Any) -> Any:
-    keys, values = post.getlist(f"{one.name}.key"), post.getlist(f"{one.name}.value")
-    return {key.strip(): value for key, value in zip(keys, values, strict=False) if key.strip()}
-
-
-def _env(one: Field, post: QueryDict, kept: Any) -> Any:
-    """Names with text or a secret; a secret whose value is left empty stays as it is stored."""
-    found: dict[str, Any] = {}
-    kinds = post.getlist(f"{one.name}.kind")
-    for index, (name, value) in enumerate(
-        zip(post.getlist(f"{one.name}.key"), post.getlist(f"{one.name}.value"), strict=False)
-    ):
-        if not name.strip():
-            continue
-        secret = index < len(kinds) and kinds[index] == "secret"
-        stored = isinstance(kept, Mapping) and isinstance(kept.get(name.strip()), Mapping)
-        found[name.strip()] = ({"set": True} if stored and not value else {"secret": value}) if secret else value
-    stored_ones = kept.items() if isinstance(kept, Mapping) else ()
-    gone = {name: None for name, inner in stored_ones if isinstance(inner, Mapping) and name not in found}
-    return found | gone  # a secret that is merely left out would stay
-
-
-def _texts(one: Field, post: QueryDict, _: Any) -> Any:
-    return [text.replace("\r\n", "\n") for text in post.getlist(one.name) if text.strip()]
-
-
-def _lines(one: Field, post: QueryDict, kept: Any) -> Any:
-    """One entry a line; an entry that was read as a list (a command's arguments) stays one while its line is unchanged."""
-    before = {_line(entry): entry for entry in kept or []}
-    lines = [line.strip() for line in post.get(one.name, "").splitlines()]
-    return [before.get(line, line) for line in lines if line]
-
-
-def _line(entry: Any) -> str:
-    return " ".join(map(str, entry)) if isinstance(entry, list) else str(entry)
+def _quantity(one: Field, post: QueryDict, kept: Any) -> Any:
+    """A number and its unit as the number of the smallest: bytes, or seconds."""
+    number, units = _number(one, post, kept), UNITS[one.control]
+    unit = units.get(post.get(f"{one.name}.unit", ""), units[one.units[0]])
+    if not isinstance(number, int | float) or not math.isfinite(number):
+        return number
+    whole = number * unit
+    return int(whole) if one.control == "bytes" or whole == int(whole) else whole
 
 
 def _secret(one: Field, post: QueryDict, kept: Any) -> Any:
@@ -261,8 +247,8 @@ def _unsent(one: Field, post: QueryDict, _: Any) -> Any:
 
 READERS: dict[str, Callable[[Field, QueryDict, Any], Any]] = {
     "tick": _unsent,
-    "number": _number, "bytes": _bytes, "pairs": _pairs, "env": _env, "texts": _texts, "lines": _lines,
-    "secret": _secret, "yaml": _yaml,
+    "number": _number, "bytes": _quantity, "span": _quantity, "pairs": rows.pairs, "env": rows.env, "texts": rows.texts,
+    "lines": rows.lines, "table": rows.table, "secret": _secret, "yaml": _yaml,
 }  # fmt: skip
 
 
@@ -287,7 +273,7 @@ def _bind(one: Field, body: Mapping[str, Any], editing: bool) -> Bound:
     if one.options and isinstance(value, Mapping):  # a choice that is stored as what it asks for
         value = next((o.value for o in one.options if any(f.path.rpartition(".")[2] in value for f in o.fields)), "")
     bound = Bound(
-        one, DRAWERS.get(one.control, _as_is)(value), fixed=one.fixed and editing, typed=_holds_typed(one, value)
+        one, DRAWERS.get(one.control, _as_is)(one, value), fixed=one.fixed and editing, typed=_holds_typed(one, value)
     )
     bound.cases = _cases(one, body, editing)
     return bound
@@ -317,47 +303,34 @@ def _cases(one: Field, body: Mapping[str, Any], editing: bool) -> list[tuple[str
     return found
 
 
-def _as_is(value: Any) -> Any:
+def _as_is(_: Field, value: Any) -> Any:
     return "" if value is None else value
 
 
-def _draw_bytes(value: Any) -> tuple[Any, str, Any]:
-    """Number, unit, and the bytes they are."""
+def _draw_quantity(one: Field, value: Any) -> tuple[Any, str, Any]:
+    """Number, unit, and how many of the smallest they are."""
+    units = UNITS[one.control]
+    first, *larger = one.units
     if not isinstance(value, int | float):
-        return ("" if value is None else value), "MiB", ""
-    unit = "GiB" if value >= GIB and value % GIB == 0 else "MiB"
-    number = value / UNITS[unit]
+        return ("" if value is None else value), first, ""
+    unit = next((name for name in reversed(larger) if value >= units[name] and value % units[name] == 0), first)
+    number = value / units[unit]
     return (int(number) if number == int(number) else number), unit, value
 
 
-def _draw_pairs(value: Any) -> list[tuple[str, Any]]:
-    known = list(value.items()) if isinstance(value, Mapping) else []
-    return [*known, *[("", "")] * SPARE_ROWS]
-
-
-def _draw_env(value: Any) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = []
-    for name, inner in value.items() if isinstance(value, Mapping) else []:
-        if inner is None:
-            continue  # taken out in the form that comes back with an error
-        secret = isinstance(inner, Mapping)
-        last = inner.get("last4") if isinstance(inner, Mapping) else None
-        stored = isinstance(inner, Mapping) and inner.get("set")
-        rows.append({"name": name, "value": "" if secret else inner, "secret": secret, "stored": stored, "last4": last})
-    return [*rows, *[{"name": "", "value": "", "secret": False}] * SPARE_ROWS]
-
-
-def _draw_yaml(value: Any) -> str:
+def _draw_yaml(_: Field, value: Any) -> str:
     return "" if value in (None, [], {}, "") else value if isinstance(value, str) else documents.write(value)
 
 
-DRAWERS: dict[str, Callable[[Any], Any]] = {
-    "bytes": _draw_bytes,
-    "pairs": _draw_pairs,
-    "env": _draw_env,
-    "texts": lambda value: [*(value if isinstance(value, list) else []), ""],
-    "lines": lambda value: "\n".join(map(_line, value or [])),
-    "secret": lambda value: value if isinstance(value, Mapping) else {},
+DRAWERS: dict[str, Callable[[Field, Any], Any]] = {
+    "bytes": _draw_quantity,
+    "span": _draw_quantity,
+    "pairs": lambda _, value: rows.draw_pairs(value),
+    "env": lambda _, value: rows.draw_env(value),
+    "texts": lambda _, value: rows.draw_texts(value),
+    "table": rows.draw_table,
+    "lines": lambda _, value: "\n".join(map(rows.line, value or [])),
+    "secret": lambda _, value: value if isinstance(value, Mapping) else {},
     "yaml": _draw_yaml,
 }
 
@@ -370,6 +343,8 @@ def _place(form: Form, errors: Sequence[FieldError]) -> None:
             path = path.rpartition(".")[0]
         if path:
             rest = error.field[len(path) :].lstrip(".")
+            at = ROW.match(rest)
+            rest = f"row {int(at[1]) + 1}: {at[2]}".strip() if at else rest  # people count from one
             known[path].errors.append(f"{rest} {error.message}".strip())
         else:
             form.others.append(error)
@@ -389,3 +364,11 @@ def put(body: Body, path: str, value: Any) -> None:
             inner = body[name] = {}
         body = inner
     body[last] = value
+
+
+def drop(body: Body, path: str) -> None:
+    """Takes a value out of a body, if it is there."""
+    above, _, last = path.rpartition(".")
+    inner = dig(body, above) if above else body
+    if isinstance(inner, dict):
+        inner.pop(last, None)

@@ -10,7 +10,6 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, path
-from django.utils.cache import patch_vary_headers
 from django.utils.text import capfirst
 
 from accounts.models import AuditEntry, Role, User
@@ -21,6 +20,7 @@ from accounts.pages.views import STOP_POLLING, done, is_fragment, page
 from accounts.permissions import may_change
 from primer_site import documents, shells
 from primer_site.errors import FieldError, Forbidden, Invalid, NotFound, PrimerError
+from primer_site.requests import request_id
 
 AUDIT_LINES = 100  # on the page of one object
 
@@ -62,6 +62,14 @@ class ResourcePages(Editing, Bulk):
     def row_actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
         """What a row of the list offers at its end, in the shape of `actions`."""
         return []
+
+    def starters(self) -> list[tuple[str, str]]:
+        """Label and URL of forms that are filled in already, for whoever has none of the kind yet."""
+        return []
+
+    def lacks(self) -> str:
+        """Why none can be made now, or ""."""
+        return ""
 
     def moving(self, row: Any) -> bool:
         """Whether the row changes by itself now, so that its page asks again."""
@@ -113,13 +121,12 @@ class ResourcePages(Editing, Bulk):
     def index(self, request: HttpRequest) -> HttpResponse:
         found = self.listing(request)
         fragment = is_fragment(request)
-        response = render(
-            request,
-            "partials/table.html" if fragment else "list.html",
-            self.context(listing=found, may_create=self.may_create(request)),
-        )
-        patch_vary_headers(response, ("HX-Request",))
-        return response
+        may_create = self.may_create(request)
+        context = self.context(
+            listing=found, may_create=may_create, lacks=self.lacks() if may_create else "",
+            starters=self.starters() if may_create and not found.rows else [],
+        )  # fmt: skip
+        return render(request, "partials/table.html" if fragment else "list.html", context)
 
     def listing(self, request: HttpRequest, rows: Any = None) -> Listing:
         door = self.door(request)
@@ -194,6 +201,7 @@ class ResourcePages(Editing, Bulk):
         return [
             ("CLI", shells.line("primectl describe", f"{self.kind}/{row.public_id}")),
             ("curl", f'curl -H "Authorization: Bearer $PRIMECTL_TOKEN" {shells.word(url)}'),
+            ("YAML", shells.line("primectl get", f"{self.kind}/{row.public_id}", options="-o yaml")),
         ]
 
     # -- delete and actions
@@ -230,7 +238,7 @@ class ResourcePages(Editing, Bulk):
             except PrimerError as exc:
                 if isinstance(exc, NotFound | Forbidden):
                     raise
-                messages.error(request, f"{exc.detail} {exc.hint_text}".strip())
+                messages.error(request, f"{exc.detail} {exc.hint_text} (request {request_id(request)})")
                 return HttpResponseRedirect(self.href(id), status=303)
             target = then(dict(answer.data), id) if then else self.href(id)
             return done(request, words.replace("{}", id), target)

@@ -10,6 +10,7 @@ from typing import Any, Concatenate, ParamSpec
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from primer_site import problems
@@ -33,6 +34,7 @@ def page(view: View[P]) -> View[P]:
         except Exception as exc:
             response = failed(request, problems.to_error(exc))
         response.headers.setdefault("Cache-Control", "private, no-cache")
+        patch_vary_headers(response, ("HX-Request",))  # a fragment and its page have one address
         return response
 
     return guarded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
@@ -28,10 +29,14 @@ STOPS: dict[str, StopReason] = {
     "stop_sequence": "end_turn",
     "tool_use": "tool_use",
     "max_tokens": "max_tokens",
-    "model_context_window_exceeded": "max_tokens",
+    "model_context_window_exceeded": "context_full",
     "refusal": "refusal",
     "pause_turn": "pause",
 }
+THOUGHTS = ("thinking", "redacted_thinking")
+# A thought is valid only behind what was before it when it was thought: a conversation that was made shorter, or in which a
+# secret was masked, is another one.
+THOUGHTS_REFUSED = re.compile(r"thinking`? blocks?\b|thinking`?, but found|\bsignature\b", re.IGNORECASE)
 USAGE = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -52,7 +57,9 @@ class AnthropicLLM(WireLLM):
         return anthropic
 
     def make_client(self, http: httpx2.AsyncClient) -> Any:
-        self._sent = Made(_json_of)
+        self._refused: set[str] = set()  # thoughts that the endpoint did not take back, by their signatures
+        self._budget_refused = False  # with one, a reply that goes on must begin with its thought
+        self._sent = Made(self._json_of)
         return self.sdk.AsyncAnthropic(
             api_key=self.key, base_url=self.endpoint.base_url, max_retries=0, timeout=http.timeout, http_client=http,
             open_telemetry=False,
@@ -65,10 +72,7 @@ class AnthropicLLM(WireLLM):
 
     async def replies(self, request: LLMRequest) -> AsyncGenerator[LLMEvent, None]:
         parts = _Parts()
-        content = with_messages(body_of(request), self._messages(request.messages))
-        # The SDK's version of the API knows no temperature any more; the one before it does.
-        extra = {} if request.temperature is None else {"anthropic-version": OLDER_VERSION}
-        stream = await self.ask("/v1/messages", content, extra)
+        stream = await self._asked(request)
         async with aclosing(self.pieces(stream)) as events:
             async for event in events:
                 if (delta := parts.feed(event)) is not None:
@@ -77,6 +81,41 @@ class AnthropicLLM(WireLLM):
                     await _drain(events)
                     break
         yield replace(parts.reply(), request_id=str(stream.response.headers.get("request-id") or "")[:100])
+
+    async def _asked(self, request: LLMRequest) -> Any:
+        """The stream of the answer. Thoughts that are not taken back are left out from then on, all of them: one that goes
+        makes those behind it invalid too."""
+        # The SDK's version of the API knows no temperature any more; the one before it does.
+        extra = {} if request.temperature is None else {"anthropic-version": OLDER_VERSION}
+        try:
+            return await self.ask("/v1/messages", self._question(request), extra)
+        except self.sdk.BadRequestError as exc:
+            if not THOUGHTS_REFUSED.search(exc.message) or not self._forget(request):
+                raise
+            log.info("asked without earlier thoughts", provider=self.endpoint.name, model=request.model)
+        return await self.ask("/v1/messages", self._question(request), extra)
+
+    def _question(self, request: LLMRequest) -> bytes:
+        body = body_of(request)
+        if self._budget_refused:
+            body.pop("thinking", None)
+        return with_messages(body, self._messages(request.messages))
+
+    def _forget(self, request: LLMRequest) -> bool:
+        """Leaves the thoughts of this history out of every later question; False when that changes nothing."""
+        known = (len(self._refused), self._budget_refused)
+        self._budget_refused |= isinstance(request.thinking, dict)
+        for message in request.messages:
+            if isinstance(message, AssistantMessage):
+                self._refused.update(filter(None, map(_signature, message.blocks)))
+        self._sent = Made(self._json_of)
+        return (len(self._refused), self._budget_refused) != known
+
+    def _json_of(self, message: Message) -> list[str]:
+        """The blocks of a message as JSON; [] for a reply without anything that the API takes back."""
+        if not isinstance(message, AssistantMessage):
+            return [dumped(_said(message))]
+        return [dumped(block) for block in _assistant(message) if _signature(block) not in self._refused]
 
     def _messages(self, history: Sequence[Message]) -> list[str]:
         """Alternating messages as JSON; the results of a reply's calls are the first blocks behind it. The last block is
@@ -207,12 +246,6 @@ def _tool(spec: ToolSpec) -> dict[str, Any]:
     return {"name": spec.name, "description": spec.description, "input_schema": spec.schema}
 
 
-def _json_of(message: Message) -> list[str]:
-    """The blocks of a message as JSON; [] for a reply without anything that the API takes back."""
-    blocks = _assistant(message) if isinstance(message, AssistantMessage) else [_said(message)]
-    return [dumped(block) for block in blocks]
-
-
 def _said(message: UserMessage | ToolResult) -> dict[str, Any]:
     text = sendable(message.text)
     if isinstance(message, UserMessage):
@@ -233,6 +266,11 @@ def _is_accepted(block: dict[str, Any]) -> bool:
     if block.get("type") == "text":
         return bool(str(block.get("text") or "").strip())
     return block.get("type") != "thinking" or bool(block.get("signature"))
+
+
+def _signature(block: dict[str, Any]) -> str:
+    """What tells one thought from others; "" of what is none."""
+    return str(block.get("signature") or block.get("data") or "") if block.get("type") in THOUGHTS else ""
 
 
 def _taken_back(block: dict[str, Any]) -> dict[str, Any]:

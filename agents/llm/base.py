@@ -29,7 +29,7 @@ class ContextTooLong(LLMError):
     """The conversation is longer than what the model takes."""
 
     code, status = "context_too_long", 424
-    hint = "Start a new session, or use a model with a larger context."
+    hint = "Lower the agent's max_output_tokens, which counts too, use a model with a larger context, or start a new session."
 
 
 class LLMUnavailable(LLMError):

@@ -58,7 +58,8 @@ def of_status(status: int, body: Any, headers: Mapping[str, str], redactor: Reda
     if status == 404:
         return LLMConfig(
             f"The model's endpoint does not know this model or this path.{quoted}",
-            hint="Check model_name and base_url: primectl llm-provider models PROVIDER lists what there is.",
+            hint="Check model_name (primectl llm-provider models PROVIDER lists what there is) and base_url, which ends before "
+            "/v1/messages (anthropic) or /chat/completions (openai).",
         )
     return LLMConfig(f"The model's endpoint refuses the request.{quoted}")
 

@@ -20,7 +20,7 @@ FILE, COMMAND = "snippet.py", "python snippet.py"
 WRITE, EXEC = "workspace__write", "workspace__exec"
 HELP = "Give me code to run, for example: Run this code: print(6 * 7)"
 DELTA_CHARS = 40
-STOPS: tuple[StopReason, ...] = ("end_turn", "tool_use", "max_tokens", "refusal", "pause")
+STOPS: tuple[StopReason, ...] = ("end_turn", "tool_use", "max_tokens", "context_full", "refusal", "pause")
 ERRORS = {"llm_unavailable": LLMUnavailable, "llm_config": LLMConfig}
 TURN_FIELDS = frozenset(
     {"text", "thinking", "calls", "stop_reason", "usage", "error", "break_after", "times", "pause_ms"}

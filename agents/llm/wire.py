@@ -18,12 +18,22 @@ import httpx2
 import structlog
 
 from agents.llm.address import Place, place_of, resolve
-from agents.llm.base import LLM, LLMConfig, LLMError, LLMEvent, LLMRequest, LLMUnavailable, Waiting
+from agents.llm.base import (
+    LLM,
+    LLMConfig,
+    LLMError,
+    LLMEvent,
+    LLMRequest,
+    LLMUnavailable,
+    TextDelta,
+    ThinkingDelta,
+    Waiting,
+)
 from agents.llm.failures import of_status
 from agents.llm.gate import DEFAULT_CONCURRENCY, in_line
 from agents.redact import Redactor
 
-TIMEOUT_S = 120.0  # without a byte of an answer
+TIMEOUT_S = 300.0  # without a byte of an answer: a model on a machine of one's own reads a long question for minutes
 CONNECT_S = 10.0
 WAIT_TOLD_S = 2.0  # for a place at the provider; who waits longer is told
 ADDRESSES_S = 30.0  # for which an endpoint's addresses, once checked, are connected to without asking again
@@ -33,16 +43,22 @@ NEEDED_HEADERS = frozenset(
     {"host", "accept", "accept-encoding", "connection", "content-type", "content-length", "user-agent", "anthropic-version"}
 )  # fmt: skip
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+# Of text and thoughts, for each token that was asked for: the longest token of any model is shorter.
+MAX_TOKEN_CHARS, SOME_CHARS = 64, 64 * 1024
 MAX_LINE_BYTES = 4 * 1024 * 1024  # the SDKs join a line piece by piece
+TOO_MUCH = "The model's endpoint sends more than any reply can be."
 STRANGE = "The model's endpoint answers in a form that is not this kind of API."
 BROKEN = "The connection to the model broke in the middle of its reply."
 UNREACHED = "The model's endpoint cannot be reached."
 UNANSWERED = "The model's endpoint closed the connection without an answer."
+SLOW = "Try again later, or raise timeout_s of the LLM provider if the model is slow."
 EVENT_STREAM = "text/event-stream"
 WHERE = (
     "Check the provider's base_url and kind: base_url is the part of the API's address before /v1/messages (anthropic) or "
     "/chat/completions (openai)."
 )
+NOBODY = "Check that it runs, and the provider's base_url."
+PERHAPS_OTHER = "Try again later; if it stays so, check the provider's base_url and kind."
 _MEDIA = re.compile(r"[a-z0-9.+-]+/[a-z0-9.+-]+")
 # What hostile bytes and shapes make of the SDK's reading and of ours: not JSON, not UTF-8, a list for an object.
 STRANGE_SHAPES = (AttributeError, IndexError, KeyError, TypeError, ValueError, RecursionError)
@@ -147,7 +163,7 @@ class _Bounded(httpx2.AsyncByteStream):
             end = data.rfind(b"\n")
             line = line + len(data) if end < 0 else len(data) - end - 1
             if total > MAX_ANSWER_BYTES or line > MAX_LINE_BYTES:
-                raise LLMUnavailable("The model's endpoint sends more than any reply can be.")
+                raise LLMUnavailable(TOO_MUCH)
             yield data
 
     async def aclose(self) -> None:
@@ -265,9 +281,14 @@ class WireLLM(LLM):
             if not place.done():
                 yield Waiting(self.endpoint.name, self.endpoint.places)
             await place
+            room = SOME_CHARS + MAX_TOKEN_CHARS * request.max_output_tokens
             with self._translated():
                 async with aclosing(self.replies(request)) as events:
                     async for event in events:
+                        if isinstance(event, TextDelta | ThinkingDelta):
+                            room -= len(event.text)
+                        if room < 0:  # each piece becomes a part of the transcript
+                            raise LLMUnavailable(TOO_MUCH)
                         yield event
 
     async def models(self) -> list[str]:
@@ -289,10 +310,12 @@ class WireLLM(LLM):
         except LLMError:
             raise
         except (sdk.APITimeoutError, httpx2.TimeoutException) as exc:
-            raise LLMUnavailable(f"The model did not answer within {self.endpoint.timeout_s:g} s.") from exc
+            raise LLMUnavailable(f"The model did not answer within {self.endpoint.timeout_s:g} s.", hint=SLOW) from exc
         except sdk.APIConnectionError as exc:
             gone = isinstance(exc.__cause__, httpx2.RemoteProtocolError | httpx2.ReadError)
-            raise _cause(exc) or LLMUnavailable(UNANSWERED if gone else UNREACHED) from exc
+            raise _cause(exc) or (
+                LLMUnavailable(UNANSWERED) if gone else LLMUnavailable(UNREACHED, hint=NOBODY)
+            ) from exc
         except sdk.APIStatusError as exc:
             raise of_status(exc.status_code, exc.body, exc.response.headers, self._redactor) from exc
         except sdk.APIError as exc:  # an error in the middle of an answer that began well
@@ -302,7 +325,7 @@ class WireLLM(LLM):
         except STRANGE_SHAPES as exc:
             log.info("unreadable answer of a model", provider=self.endpoint.name, error=repr(exc)[:300])
             log.debug("where it could not be read", exc_info=exc)
-            raise LLMUnavailable(STRANGE) from exc
+            raise LLMUnavailable(STRANGE, hint=PERHAPS_OTHER) from exc
 
 
 def _cause(exc: BaseException) -> LLMError | None:

@@ -22,6 +22,11 @@ from agents.limits import DEFAULTS
 from agents.models import Agent, LLMProvider
 from agents.pages.llm_providers import names_of
 
+SAMPLE = {
+    "id": "default-runner", "description": "Runs the code it is given, in its sandbox.",
+    "system_prompt": ["You run the user's code in the sandbox and report its output."],
+}  # fmt: skip
+
 
 class AgentPages(ResourcePages):
     kind = "agent"
@@ -60,7 +65,10 @@ class AgentPages(ResourcePages):
         body: Body = {
             "model": {"provider_id": only.slug if only else "", "model_name": _model_of(only) if only else ""}
         }
-        return body
+        return body | SAMPLE if "sample" in request.GET else body
+
+    def starters(self) -> list[tuple[str, str]]:
+        return [("Add sample", f"{self.base}new/?sample=1")]
 
     def sections(self, request: HttpRequest, body: Mapping[str, Any], *, editing: bool) -> list[Section]:
         rows = list(LLMProvider.objects.live().order_by("slug"))

@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 
 from accounts.pages.editing import Item
-from accounts.pages.form import LEFT_OUT, Field, Option, Section
+from accounts.pages.form import LEFT_OUT, Field, Option, Part, Section
 from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
 from accounts.pages.views import is_fragment, page, part, suggestions
@@ -18,7 +18,7 @@ from agents.api import LLMProviderViewSet
 from agents.llm import KINDS
 from agents.models import Health, LLMKind, LLMProvider
 from primer_site import problems
-from primer_site.errors import PrimerError
+from primer_site.errors import FieldError, Invalid, PrimerError
 
 MODEL = Field("config.default_model", "Default model", empty=LEFT_OUT, fetch="/compute/llm-providers/new/models/")
 ENDPOINT = (
@@ -29,7 +29,9 @@ ENDPOINT = (
     Field("config.timeout_s", "Timeout", "number", empty=LEFT_OUT),
     Field("config.max_retries", "Retries", "number", empty=LEFT_OUT),
     Field("config.max_concurrency", "Concurrency", "number", empty=LEFT_OUT),
-    Field("config.prices", "Prices", "yaml", empty=LEFT_OUT),
+    Field("config.prices", "Prices", "table", empty=LEFT_OUT, keyed=True, parts=(
+        Part("model", "Model", placeholder="model"), Part("input", "Input", "number", "input"), Part("output", "Output", "number", "output"),
+        Part("cache_read", "Cache read", "number", "cache read"), Part("cache_write", "Cache write", "number", "cache write"))),
 )  # fmt: skip
 SCRIPTED = (
     MODEL,
@@ -88,6 +90,12 @@ class LLMProviderPages(ResourcePages):
         )  # fmt: skip
         more = (Field("description", "Description"), Field("labels", "Labels", "pairs"))
         return [Section("", main), Section("Notes", more, id="notes")]
+
+    def _store(self, request: HttpRequest, row: Any, body: Item) -> HttpResponse:
+        if "" in ((body.get("config") or {}).get("prices") or {}):
+            errors = [FieldError("config.prices", "has a row without its model")]
+            raise Invalid("The LLM provider is not valid.", errors=errors)
+        return super()._store(request, row, body)
 
     def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
         live = Count("agents", filter=Q(agents__deleted_at=None))

@@ -12,6 +12,9 @@ from primer_site.errors import PrimerError
 from workspaces.execution import ExecOutcome, FileRange, Listing, OutputChunk, Stream
 
 RESULT_BYTES = 16 * 1024  # what a model sees of one result
+# Of a schema, not told to models: servers of open models make a grammar of it and refuse one that counts to thousands, and
+# ours count bytes where JSON Schema counts characters. Whoever goes beyond is told so.
+UNTOLD = ("minLength", "maxLength")
 FILE_BYTES = 1024 * 1024  # the largest file that edit takes, and the largest content that write takes
 
 
@@ -160,7 +163,11 @@ class Tool(ABC):
 
     @property
     def spec(self) -> ToolSpec:
-        return ToolSpec(self.name, self.description, self.schema)
+        told = {
+            name: {key: value for key, value in rule.items() if key not in UNTOLD}
+            for name, rule in self.schema["properties"].items()
+        }
+        return ToolSpec(self.name, self.description, {**self.schema, "properties": told})
 
     @abstractmethod
     def run(self, arguments: dict[str, Any], bench: Workbench) -> AsyncGenerator[ToolEvent, None]:

@@ -16,13 +16,11 @@ from cli.invoked import word
 from cli.kinds import Ref
 from cli.manifest import Document
 from cli.present import Batch
-from cli.refusals import refused, value_at
+from cli.refusals import FIXED, refused, value_at
 from cli.schema import KINDS as SCHEMAS
 from cli.schema import secret_paths
 from cli.text import dig
 from cli.validate import Path
-
-_FIXED = "cannot be changed"
 
 
 @command(
@@ -80,15 +78,30 @@ def replaced(app: App, document: Document, ref: Ref, before: Reply, *, dry: bool
     try:
         after = app.client.put(app.path(ref), document.spec, headers=headers, dry_run="true" if dry else None)
     except ApiError as exc:
+        if exc.contradicted and (stored := _stored(app, document, ref)) is not None:
+            return stored
         if exc.status == 412:
             exc.lines = [f"{document.file}: {ref} was changed by someone else since you read it"]
             exc.hint = f"look, then apply again: primectl get {word(str(ref))} -o yaml"
             raise
         failure = refused(app, exc, document.kind, document.spec, document)
-        if any(_FIXED in field.message for field in exc.fields):  # the object stands in the way, not the value
-            failure.exit, failure.hint = Exit.CONFLICT, f"delete it first, or give the new one another id: {ref}"
+        if any(FIXED in field.message for field in exc.fields):  # the object stands in the way, not the value
+            way = "create another one" if ref.kind.prefix else "delete it first, or give the new one another id"
+            failure.exit, failure.hint = Exit.CONFLICT, f"{way}: {ref} stays as it is"
         raise failure from exc
     return after if isinstance(after.body, dict) else app.client.get(app.path(ref))
+
+
+def _stored(app: App, document: Document, ref: Ref) -> Reply | None:
+    """The object, if it is what the document makes of it: a PUT whose answer was lost has come through."""
+    now = live(app, ref)
+    if now is None or not now.etag:
+        return None
+    try:
+        then = app.client.put(app.path(ref), document.spec, headers={"If-Match": now.etag}, dry_run="true")
+    except ApiError:
+        return None
+    return now if same_spec(now, then) else None
 
 
 def same_spec(before: Reply, after: Reply) -> bool:

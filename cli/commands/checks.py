@@ -55,11 +55,13 @@ def provider_check(app: App, *, name: str) -> None:
     ref, answer = _checked(app, PROVIDER, name, "check")
     status = answer.get("status", answer)
     if style == "json":
-        app.console.json(answer)
+        app.console.json({"kind": PROVIDER.name, **answer})
     else:
         app.console.line(present.engine_line(ref.id, status))
         rows = [["FACT", "VALUE"], *_facts(dig(status, "engine", {}))]
-        rows += [[f"limit {key}", str(value)] for key, value in _pairs(dig(status, "enforces", {}))]
+        rows += _limits(dig(status, "enforces", {}), dig(status, "limit_reasons", {}))
+        if dig(status, "health") == "healthy":  # of any other the line above says why
+            rows += _lines("reason", dig(status, "reasons"))
         if len(rows) > 1:
             tables.write(app.console, rows, fold=True)
     raise Done(Exit.OK if dig(status, "health") in ("healthy", "degraded") else Exit.FAILED)
@@ -67,6 +69,15 @@ def provider_check(app: App, *, name: str) -> None:
 
 def _pairs(value: Any) -> list[tuple[str, Any]]:
     return [(str(k), v) for k, v in value.items()] if isinstance(value, dict) else []
+
+
+def _limits(held: Any, reasons: Any) -> list[list[str]]:
+    why = dict(_pairs(reasons))
+    return [[f"limit {k}", f"{v}: {why[k]}" if why.get(k) else str(v)] for k, v in _pairs(held)]
+
+
+def _lines(title: str, found: Any) -> list[list[str]]:
+    return [[title, str(one)] for one in found] if isinstance(found, list) else []
 
 
 def _facts(value: Any) -> list[list[str]]:
@@ -95,7 +106,8 @@ def template_check(app: App, *, name: str) -> None:
             ["FACT", "VALUE"],
             *_facts({"digest": answer.get("image_digest") or None, "detail": answer.get("detail")}),
         ]
-        rows += [[f"limit {key}", str(value)] for key, value in _pairs(answer.get("limits"))]
+        rows += _limits(answer.get("limits"), answer.get("reasons"))
+        rows += _lines("problem", answer.get("problems"))
         tables.write(app.console, rows, fold=True)
     if there is False:
         image = str(dig(app.fetch(ref), "backend.image", ""))

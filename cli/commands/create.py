@@ -12,7 +12,7 @@ from cli.app import PLAIN, App
 from cli.assign import build
 from cli.command import command
 from cli.commands.wait import until_phase
-from cli.errors import ApiError, CliError, UsageError
+from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.invoked import word
 from cli.kinds import PROVIDER as WORKSPACE_PROVIDER
 from cli.kinds import TEMPLATE, WORKSPACE, Kind, Ref, kind_named
@@ -75,8 +75,13 @@ def create(
         documents = manifest.load(files, app.console.inp, recursive=recursive)
         with present.Batch(app, many=len(documents) > 1) as batch:
             order = Order(app, style, dry_run, limit_s, batch)
-            for document in documents:
-                order.create(document.kind, document.spec, document)
+            for number, document in enumerate(documents):
+                try:
+                    order.create(document.kind, document.spec, document)
+                except CliError as exc:
+                    if number and not dry_run:
+                        _say_how_to_go_on(exc, documents[: number + 1])
+                    raise
         return
     kind = kind_named(kind_name or "")
     if limit_s is not None and kind is not WORKSPACE:
@@ -84,6 +89,17 @@ def create(
     spec = build(kind, plain=plain, strings=strings, jsons=jsons, files=set_files)
     with present.Batch(app, many=False) as batch:
         Order(app, style, dry_run, limit_s, batch).create(kind, spec)
+
+
+def _say_how_to_go_on(exc: CliError, documents: list[Document]) -> None:
+    """Those before the last one are there now, so that `create` would stop at the first of them.
+
+    Not where one of them has its id from the server: `apply` would make another of it.
+    """
+    waited = exc.exit in (Exit.FAILED, Exit.WAITED)  # the last one is there too
+    if not waited and "apply -f" not in exc.hint and all(document.ref for document in documents[:-1]):
+        way = f"fix it and run: primectl apply -f {word(documents[-1].file)}"
+        exc.hint = f"{exc.hint}; {way}" if exc.hint else way
 
 
 @dataclass(frozen=True)
@@ -116,7 +132,9 @@ class Order:
 
     def _tell(self, kind: Kind, item: dict[str, Any], *, from_file: bool = True) -> None:
         """The result line. An id that the server would make is one that nothing has: a dry run does not show it."""
-        app, named = self.app, bool(item.get("id")) and not (self.dry_run and kind.prefix)
+        if self.dry_run and kind.prefix:
+            item = {key: value for key, value in item.items() if key != "id"}
+        app, named = self.app, bool(item.get("id"))
         ref = f"{kind.name}/{item.get('id')}" if named else kind.name
         if self.style == "json":
             self.batch.add(kind, item)

@@ -74,6 +74,11 @@ _ELSEWHERE = {
     "boot_lines",
     "phase_reason",
     "phase_detail",
+    "health",
+    "reasons",
+    "engine",
+    "enforces",
+    "limit_reasons",
 }
 
 
@@ -101,9 +106,12 @@ def _enforces(app: App, item: Item) -> list[str]:
     enforces = dig(item, "status.enforces")
     if not isinstance(enforces, dict):
         return []
-    return tables.layout(
-        app.console, [["LIMIT", "HELD"], *([str(k), _flat(v)] for k, v in enforces.items())], indent=_INDENT
-    )
+    rows = [["LIMIT", "HELD"], *([str(k), _flat(v)] for k, v in enforces.items())]
+    reasons = mapping(dig(item, "status.limit_reasons"))
+    return [
+        *tables.layout(app.console, rows, indent=_INDENT),
+        *(f"{name}: {_flat(why)}" for name, why in reasons.items()),
+    ]
 
 
 def _phases(app: App, item: Item) -> list[str]:

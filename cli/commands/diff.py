@@ -75,7 +75,10 @@ def _proposed(app: App, document: Document, before: Reply | None) -> tuple[dict[
             after = replaced(app, document, document.ref, before, dry=True)
             return after.object, same_spec(before, after)
         reply = app.client.post(f"/v1/{document.kind.plural}", document.spec, dry_run="true")
-        return reply.object, False
+        # What it refers to is what the file names: a throw-away workspace that a dry run made up is nowhere.
+        refers = {name for name, below in SCHEMAS[document.kind.name]["properties"].items() if "x-ref" in below}
+        named = {name: document.spec[name] for name in refers if name in document.spec}
+        return {name: value for name, value in reply.object.items() if name not in refers} | named, False
     except ApiError as exc:
         if exc.exit is not Exit.DENIED:
             raise refused(app, exc, document.kind, document.spec, document) from exc

@@ -86,7 +86,7 @@ def _row(item: Item, wide: bool, time: tables.Time) -> list[str]:
         "" if code is None else str(code),
         took_words,
         size(sum(count for count in counts if isinstance(count, int))),
-        str(len(survivors)) if isinstance(survivors, list) else "",
+        str(len(survivors)) if isinstance(survivors, list) and ended != "running" else "",
     ]
     if wide:
         row += [time(item.get("started_at")), str(item.get("session_id") or ""), str(item.get("cwd") or "")]

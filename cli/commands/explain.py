@@ -191,17 +191,14 @@ def _facts(schema: Schema) -> Iterator[tuple[str, str]]:
     if "x-by" in schema:
         allowed.append(f"{schema['x-by']}: {', '.join(schema['x-cases'])}")
     if schema.get("nullable"):
-        allowed.append("null")
+        allowed.append("null" if allowed else f"{_type(schema)} or null")
     if allowed:
         yield "allowed", ", ".join(allowed)
     if schema.get("x-ref"):
         yield "names", f"a {schema['x-ref']}: primectl get {BY_NAME[schema['x-ref']].plural}"
 
 
-_VERBS = {
-    "session": "create delete describe edit get wait",
-    "workspace": "apply create delete describe diff edit get wait",
-}
+_VERBS = {"session": "create delete describe edit explain get wait"}
 _ALL = "apply create delete describe diff edit explain get wait"
 _ACTIONS = {
     "workspace_provider": "provider check",

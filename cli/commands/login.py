@@ -40,7 +40,7 @@ def login(app: App, *, url: str | None, username: str | None, token_stdin: bool)
     token = _bought(app, client, username) if username else _given(app, token_stdin)
     client.token = token
     me = client.get("/v1/me").object
-    name = name or _context_name(app, server)
+    name = name or _context_name(app, server, str(me.get("username")))
     app.config.contexts.setdefault(name, {}).update(server=server, token=token)
     if app.settings.ca_file.source == "--ca-file":
         app.config.contexts[name]["ca-file"] = app.settings.ca_file.text
@@ -88,11 +88,28 @@ def _secret(app: App, prompt: str, what: str) -> str:
     return text
 
 
-def _context_name(app: App, server: str) -> str:
+def _context_name(app: App, server: str, username: str) -> str:
+    """The context of this server, unless it holds somebody else's token: that is kept, and the new one stands beside it."""
     for name, values in app.config.contexts.items():
-        if values.get("server") == server:
+        if values.get("server") == server and not _is_anothers(app, server, values.get("token", ""), username):
             return name
-    return "local" if is_loopback(server) else urlsplit(server).hostname or "default"
+    name = "local" if is_loopback(server) else urlsplit(server).hostname or "default"
+    if name not in app.config.contexts:
+        return name
+    app.console.note(
+        f"{name} is somebody else's and stays (primectl context use {name}); this one is {name}-{username}"
+    )
+    return f"{name}-{username}"
+
+
+def _is_anothers(app: App, server: str, token: str, username: str) -> bool:
+    """Whether the server knows the stored token as somebody else's; one that it does not take any more is nobody's."""
+    if not token or token.startswith(("env:", "file:")):
+        return False
+    try:
+        return app.client_for(server, token).get("/v1/me").object.get("username") != username
+    except CliError:
+        return False
 
 
 @command(

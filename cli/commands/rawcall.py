@@ -14,7 +14,7 @@ from cli.assign import put_path, split_assignment
 from cli.client import PAGE, new_key, not_primer
 from cli.command import command
 from cli.commands.get import pairs
-from cli.errors import UsageError
+from cli.errors import ApiError, UsageError
 from cli.execution import Screen
 from cli.transfer import pieces_of
 from cli.yamldoc import scalar
@@ -78,9 +78,14 @@ def api(
         _all_pages(app, method, route, params)
         return
     # A PATCH is not sent a second time: twice is not the same as once.
-    response = app.client.open(
-        method, route, params=params, body=body, headers=sent, silence_s=_SILENCE_S, retry=method != "PATCH"
-    )
+    try:
+        response = app.client.open(
+            method, route, params=params, body=body, headers=sent, silence_s=_SILENCE_S, retry=method != "PATCH"
+        )
+    except ApiError as exc:
+        if method == "DELETE" and exc.again and exc.status == 404:  # the first one, whose answer was lost, did it
+            return
+        raise
     with response:
         _print(app, response, raw=raw)
 

@@ -99,12 +99,22 @@ def run(
     template = ref_of(TEMPLATE, template_name or app.settings.template.text).id
     ref = _workspace(app, template, None if keep else whole_seconds(timeout_s + _SPARE_S))
     with _Removed(app, ref, keep):
-        item = until_phase(app, ref, "running", _START_S, temporary=not keep)
+        item = _booted(app, ref, keep)
         _send(app, ref, what, sent)
         extra = {"workspace_id": ref.id, "confinement": dig(item, "confinement.verdict", "unknown")}
         result = execute(app, ref, body, style, raw=raw, extra=extra, temporary=not keep)
         missing = _fetch(app, ref, targets)
     raise Done(result or missing)
+
+
+def _booted(app: App, ref: Ref, keep: bool) -> dict[str, Any]:
+    """The workspace once it runs. Until then an end is ours, and no exit code that a program could have."""
+    try:
+        return until_phase(app, ref, "running", _START_S, temporary=not keep)
+    except CliError as exc:
+        if exc.exit in (Exit.FAILED, Exit.WAITED):
+            exc.exit = Exit.EXEC_LOST
+        raise
 
 
 def _only_arguments(words: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ import click
 from cli import tables
 from cli.app import App
 from cli.command import Group, command
-from cli.errors import ApiError, CliError, ClosedPipe, Exit, OutputFailed, UsageError
+from cli.errors import ApiError, CliError, ClosedPipe, Exit, OutputFailed, Unreachable, UsageError
 from cli.text import duration, local_time, nearest, whole_seconds
 from cli.wire import segment
 
@@ -47,6 +47,10 @@ def token_create(app: App, *, name: str, scope: str, expires: str | None) -> Non
     except ApiError as exc:
         flags = {"expires_in_s": "--expires", "name": "--name", "scope": "--scope"}
         exc.lines = [f"{flags.get(f.field, f.field)}: {f.message}" for f in exc.fields] or exc.lines
+        raise
+    except Unreachable as exc:
+        if "connection refused" not in exc.lines[0]:
+            exc.hint = "it may have been created all the same, and nobody has its value: primectl token list"
         raise
     value = item.get("token")
     if not isinstance(value, str) or not value:
@@ -130,19 +134,33 @@ def _row(item: dict[str, Any], time: tables.Time, *, wide: bool, utc: bool) -> l
 @click.argument("names", nargs=-1, required=True, metavar="ID|NAME…")
 @click.pass_obj
 def token_revoke(app: App, *, names: tuple[str, ...]) -> None:
-    """End tokens by id, by eight digits of it or more, or by a name that only one of yours has."""
-    own = _tokens(app)
+    """End tokens by id, by eight digits of it or more, or by a name that only one of yours has.
+
+    With a program's token go those that it made.
+    """
+    own, gone = _tokens(app), set[str]()
     failures: list[CliError] = []
     for name in names:
         try:
             found = _named(app, own, name.removeprefix("token/"))
-            app.client.delete(f"/v1/tokens/{segment(found)}")
+            if found not in gone:
+                app.client.delete(f"/v1/tokens/{segment(found)}")
         except CliError as exc:
             failures.append(_missing(exc, own, name))
         else:
-            if not app.quiet:
-                app.console.line(f"token/{found} revoked")
+            ended = [one for one in (found, *_made_by(own, found)) if one not in gone]
+            gone.update(ended)
+            for one in [] if app.quiet else ended:
+                app.console.line(f"token/{one} revoked")
     app.fail_all(failures)
+
+
+def _made_by(own: list[dict[str, Any]], pk: str) -> list[str]:
+    """The tokens that a token made, directly or not: they go with it."""
+    makers = [pk]
+    for maker in makers:  # which grows meanwhile
+        makers += [str(item.get("id")) for item in own if item.get("made_by") == maker]
+    return makers[1:]
 
 
 def _tokens(app: App, *, everybody: bool = False) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ _HOPELESS: dict[tuple[str, str | None], set[str]] = {
     ("status", "running"): {"ended"},
 }
 _FIELD = {"phase": "phase", "status": "status", "health": "status.health"}
+_HAVE = {"phase": ("workspace",), "status": ("session",), "health": ("workspace_provider", "llm_provider")}
 
 
 @command(
@@ -52,6 +53,10 @@ def wait(app: App, *, words: tuple[str, ...], goal: str, timeout: str) -> None:
     if not refs:
         raise UsageError("an id is missing", hint="primectl wait KIND/ID --for=…")
     aim = parsed_goal(goal)
+    if kinds := _HAVE.get(goal.partition("=")[0]):
+        for ref in refs:
+            if ref.kind.name not in kinds:
+                raise UsageError(f"--for={goal}: {ref} has none", hint=f"this is for a {' or '.join(kinds)}")
     deadline = app.clock() + duration(timeout, "--timeout")
     for ref in [app.full(ref) for ref in refs]:
         if aim is None:

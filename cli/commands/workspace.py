@@ -162,6 +162,9 @@ _FLAGS = {"timeout_s": "--timeout", "cwd": "--cwd", "env": "--env", "argv": "the
 def _not_run(app: App, exc: ApiError, ref: Ref) -> CliError:
     """Refusals keep their codes and name the flag; that it could not be run at all is 125."""
     exc.lines = [f"{_FLAGS[f.field]}: {f.message}" if f.field in _FLAGS else str(f) for f in exc.fields] or exc.lines
+    if exc.code == "cannot_start":  # the sentence names the program, its field does not
+        exc.lines = [exc.detail.removesuffix(".")]
+        exc.hint = "check the name; a shell line goes into -c" if "items of argv" in exc.hint else exc.hint
     if exc.code in _COULD_NOT_RUN:
         exc.exit = Exit.EXEC_LOST
     return app.explained(exc, ref)

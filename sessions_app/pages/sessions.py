@@ -19,6 +19,7 @@ from accounts.permissions import may_change
 from agents.limits import DEFAULTS
 from agents.models import Agent
 from primer_site.errors import NotFound, PrimerError
+from sessions_app import services
 from sessions_app.api import SessionViewSet
 from sessions_app.models import AgentSession, EndedReason, Status
 from sessions_app.pages import transcript
@@ -291,8 +292,8 @@ class SessionPages(ResourcePages):
         return found
 
     def _most(self, request: HttpRequest, row: AgentSession) -> dict[str, Any] | None:
-        """The limits that a new session of this person may have at most: the agent's, except for admins."""
-        return None if self.user(request).is_admin else {**DEFAULTS, **row.agent.limits}
+        """The limits that a new session of this person may have at most: the agent's, or any (None)."""
+        return None if services.may_raise(self.user(request), row.agent) else {**DEFAULTS, **row.agent.limits}
 
     def _neighbours(self, request: HttpRequest, row: AgentSession) -> dict[str, Any]:
         """The sessions that began before and after this one, of those that the list shows."""

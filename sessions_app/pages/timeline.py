@@ -12,8 +12,9 @@ from django.http import HttpRequest
 from django.utils import timezone
 
 from accounts.pages.table import number
-from sessions_app.fragments import seconds_shown, verdict
+from sessions_app.fragments import seconds_shown
 from sessions_app.models import AgentSession, EventKind, SessionEvent, Status
+from workspaces.pages.verdicts import verdict
 
 PAGE: Final = 100  # calls of one page
 WIDTH: Final = 1000  # of a bar's own scale

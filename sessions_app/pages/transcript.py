@@ -107,7 +107,7 @@ def linkable(session: AgentSession) -> str:
 def drawn(session: AgentSession, events: list[SessionEvent], last: int = 0, at: int = 0) -> dict[str, Any]:
     first = events[0].seq if events else 0
     return {
-        "fragments": arranged(events, Fragments(linkable(session), session.slug), at),
+        "fragments": arranged(events, Fragments(linkable(session), session.slug, session.workspace.slug), at),
         "first_seq": first,
         "last_seq": max(last, events[-1].seq if events else 0),
         "older": first > 1,
@@ -124,7 +124,7 @@ def events(request: HttpRequest, id: str) -> HttpResponse:
         shown = drawn(session, list(rows.order_by("-seq")[:PAGE])[::-1])
         return render(request, "sessions/older.html", {"id": id, "show": show if show in SHOWN else "", **shown})
     after = number(request, "after", 1, MAX_SEQ) if request.GET.get("after") != "0" else 0
-    fragments = Fragments(linkable(session), session.slug)
+    fragments = Fragments(linkable(session), session.slug, session.workspace.slug)
     found = [{**envelope(event), "html": fragments.of(event)} for event in events_after(session.pk, after, PAGE)]
     body = json.dumps({"items": found, "ended": session.status == Status.ENDED and len(found) < PAGE})
     return HttpResponse(body, content_type="application/json")

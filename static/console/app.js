@@ -33,11 +33,11 @@
   };
   setInterval(() => { if (!document.hidden) all("time[data-age]").forEach(age); }, 5000);
 
-  // -- a list refreshes each 30 s while somebody looks, unless they are typing in it
+  // -- a list refreshes each 30 s while somebody looks and types nothing
   setInterval(() => {
     const table = $("#table"), filters = $("form.filters");
-    if (document.hidden || !table || !filters || table.contains(document.activeElement) || !window.htmx) return;
-    window.htmx.ajax("GET", location.pathname + location.search, { target: "#table", swap: "outerHTML" });
+    if (document.hidden || !table || !filters || table.contains(document.activeElement)) return;
+    window.htmx?.ajax("GET", location.pathname + location.search, { target: "#table", swap: "outerHTML" }).catch(() => {});
   }, 30000);
 
   // -- pages that open in a dialog: the question before a deletion, the palette, the list of keys
@@ -47,23 +47,25 @@
     if (asking || $("dialog[open]")) return;
     asking = true;
     try {
-      const answer = await fetch(url, { headers: { "X-Requested-With": "dialog" } });
+      const answer = await fetch(url);
       const body = $("#confirm,#palette,#keys", new DOMParser().parseFromString(await answer.text(), "text/html"));
-      if (!answer.ok || answer.redirected || !body) throw new Error(String(answer.status));
+      if (!answer.ok || answer.redirected || !body) throw 0;
       const dialog = document.createElement("dialog"), heading = $("h1", body);
       dialog.setAttribute("aria-labelledby", (heading.id = "dialog-title"));
       dialog.append(document.importNode(body, true));
       document.body.append(dialog);
-      if (window.htmx) window.htmx.process(dialog);
-      dialog.onclose = () => { dialog.remove(); if (opener) opener.focus(); };
+      window.htmx?.process(dialog);
+      dialog.onclose = () => { dialog.remove(); opener?.focus(); };
       dialog.showModal();
-    } catch (error) { location.href = url; }
+    } catch { location.href = url; }
     asking = false;
   };
 
+  const blank = (row) => all("input,textarea", row).forEach((input) => { input.value = ""; });
   on("click", (event) => {
-    const target = event.target.closest("[data-close],[data-copy],[data-add-row],a[data-dialog],[data-cancel]");
-    if (!target) return;
+    const target = event.target.closest("[data-close],[data-copy],[data-add-row],[data-row],a[data-dialog],dialog [data-cancel]");
+    if (!target || event.ctrlKey || event.metaKey) return;
+    event.preventDefault();
     if (target.matches("[data-close]")) target.closest(".toast").remove();
     else if (target.matches("[data-copy]")) {
       navigator.clipboard.writeText($("#" + target.dataset.copy).textContent).then(() => {
@@ -72,20 +74,21 @@
         setTimeout(() => { target.textContent = before; }, 1500);
       });
     } else if (target.matches("[data-add-row]")) {
-      const rows = $("[data-rows]", target.parentElement), last = rows.lastElementChild, more = last.cloneNode(true);
-      all("input,textarea", more).concat(more.matches("textarea") ? [more] : []).forEach((input) => { input.value = ""; input.removeAttribute("id"); });
+      const rows = $("[data-rows]", target.parentElement), more = rows.lastElementChild.cloneNode(true);
+      blank(more);
       rows.append(more);
-      (more.matches("textarea") ? more : $("input", more)).focus();
-    } else if (target.matches("a[data-dialog]") && !event.ctrlKey && !event.metaKey) {
-      event.preventDefault();
-      ask(target.href);
-    } else if (target.matches("[data-cancel]") && target.closest("dialog")) {
-      event.preventDefault();
-      target.closest("dialog").close();
-    }
+      $("input,textarea", more).focus();
+    } else if (target.matches("[data-row]")) {
+      const row = target.closest(".pair"), near = row.previousElementSibling;
+      if (target.dataset.row === "up") near?.before(row);
+      else if (near || row.nextElementSibling) row.remove();
+      else blank(row);
+      dirty = true;
+    } else if (target.matches("[data-dialog]")) ask(target.href);
+    else target.closest("dialog").close();
   });
 
-  // -- menus close when the attention goes elsewhere
+  // -- menus close when attention leaves them
   on("click", (event) => all("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; }));
   on("keydown", (event) => {
     if (event.key === "Escape") all("details.menu[open],details.drawer[open]").forEach((menu) => { menu.open = false; $("summary", menu).focus(); });
@@ -109,9 +112,9 @@
     "?": () => ask("/account/keys/"),
     j: () => step(1),
     k: () => step(-1),
-    x: () => { const box = row() && $(".bulk .pick input", row()); if (box) box.click(); },
+    x: () => row() && $(".bulk .pick input", row())?.click(),
     e: () => act($("#transcript details:not([open])") ? "expand" : "collapse"),
-    y: () => { const tab = $('.tabs a[href$="yaml/"],.tabs a[href$="as=yaml"]'); if (tab) tab.click(); },
+    y: () => $('.tabs a[href$="yaml/"],.tabs a[href$="as=yaml"]')?.click(),
   };
   let going = -2000;
   const inDialog = (event, found) => {
@@ -161,6 +164,11 @@
     event.preventDefault();
   });
 
+  // -- the output of a running command is drawn anew: who reads further up in it stays there
+  let read = [];
+  on("htmx:beforeSwap", ({ target }) => { read = all(".out", target).map((one) => (one.scrollHeight - one.scrollTop - one.clientHeight > 40 ? one.scrollTop : 1e9)); });
+  on("htmx:load", ({ target }) => all(target.matches(".run") ? ".out" : "[hx-get] .out", target).forEach((one, at) => { one.scrollTop = read[at] ?? 1e9; }));
+
   // -- a size with its unit says how many bytes it is
   on("input", (event) => {
     const field = event.target.closest(".is-bytes"), out = field && $("[data-bytes]", field);
@@ -185,7 +193,7 @@
   window.onbeforeunload = (event) => { if (dirty) event.preventDefault(); };
 
   // -- what only works with a script is shown only with one
-  const reveal = (root) => all("[data-copy],[data-add-row],[data-close],[data-expand],[data-collapse],[data-wrap]", root).forEach((element) => { element.hidden = false; });
+  const reveal = (root) => all("[data-copy],[data-close],[data-expand],[data-collapse],[data-wrap]", root).forEach((element) => { element.hidden = false; });
   reveal(document);
   on("htmx:load", (event) => reveal(event.target));
   $("[data-focus]")?.focus();

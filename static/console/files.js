@@ -1,11 +1,12 @@
 "use strict";
 // Files: upload by drop, paste or button with progress, and lines that can be linked.
 (() => {
-  const form = document.querySelector("form[data-upload]"), tree = document.querySelector("[data-drop='1']");
+  const $ = (query) => document.querySelector(query), form = $("form[data-upload]"), tree = $("[data-drop='1']");
   const fail = (text) => document.dispatchEvent(new CustomEvent("toast", { detail: { level: "error", text } }));
   const send = (files, overwrite) => {
     const data = new FormData(form), bar = form.querySelector("progress"), request = new XMLHttpRequest();
-    if (files) { data.delete("files"); for (const file of files) data.append("files", file); }
+    data.delete("files");
+    for (const file of files) data.append("files", file);
     if (overwrite) data.set("overwrite", "1");
     form.closest("details").open = true;
     bar.hidden = false;
@@ -23,7 +24,7 @@
     request.send(data);
   };
   if (form) {
-    form.onsubmit = (event) => { event.preventDefault(); send(null); };
+    form.onsubmit = (event) => { event.preventDefault(); send([...form.files.files]); };
     if (tree) {
       tree.ondragover = (event) => { event.preventDefault(); tree.classList.add("over"); };
       tree.ondragleave = () => tree.classList.remove("over");
@@ -35,7 +36,7 @@
     };
   }
   // The directory by keys: arrows, Home and End move, letters jump to a name, left goes up, right opens.
-  const list = document.querySelector("[data-tree]"), filter = document.querySelector("[data-filter]");
+  const list = $("[data-tree]"), filter = $("[data-filter]");
   const links = () => [...list.querySelectorAll("a")].filter((link) => !link.closest("li").hidden);
   let typed = "", since = 0;
   if (list) list.onkeydown = (event) => {
@@ -43,7 +44,7 @@
     if (here < 0 || event.ctrlKey || event.metaKey || event.altKey) return;
     let to = { ArrowDown: all[here + 1], ArrowUp: all[here - 1], Home: all[0], End: all[all.length - 1] }[key];
     if (key === "ArrowRight") all[here].click();
-    else if (key === "ArrowLeft") document.querySelector("[data-up]")?.click();
+    else if (key === "ArrowLeft") $("[data-up]")?.click();
     else if (key.length === 1 && key !== " ") {
       typed = (event.timeStamp - since < 800 ? typed : "") + key.toLowerCase();
       since = event.timeStamp;
@@ -59,17 +60,18 @@
     const match = /^#L(\d+)(?:-L(\d+))?$/.exec(location.hash);
     document.querySelectorAll(".lines li.marked").forEach((line) => line.classList.remove("marked"));
     if (!match) return;
-    for (let n = Number(match[1]); n <= Number(match[2] || match[1]) && n < Number(match[1]) + 5000; n += 1) {
-      document.getElementById("L" + n)?.classList.add("marked");
-    }
-    document.getElementById("L" + match[1])?.scrollIntoView({ block: "center" });
+    const from = Number(match[1]);
+    for (let n = from; n <= (match[2] || from) && n < from + 5000; n += 1) $("#L" + n)?.classList.add("marked");
+    $("#L" + from)?.scrollIntoView({ block: "center" });
   };
-  document.querySelectorAll(".code-view .lines li[id]").forEach((line) => { line.onclick = (event) => {
-    if (event.offsetX > 50) return;
+  const view = $(".code-view");
+  if (view) view.onclick = (event) => {
+    const line = event.target;
+    if (!line.matches("li[id]") || event.offsetX > 50) return;
     const from = /^#L(\d+)/.exec(location.hash), here = Number(line.id.slice(1));
     history.replaceState(null, "", event.shiftKey && from ? "#L" + Math.min(from[1], here) + "-L" + Math.max(from[1], here) : "#" + line.id);
     mark();
-  }; });
+  };
   window.onhashchange = mark;
   mark();
 })();

@@ -14,13 +14,13 @@
       for (;;) {
         const answer = await fetch(log.dataset.poll + "?after=" + transcript.last(), { headers: { Accept: "application/json" } });
         if (over(answer.status === 404 ? 4404 : answer.redirected || [401, 403].includes(answer.status) ? 4401 : 0)) return;
-        if (!answer.ok) throw new Error(String(answer.status));
+        if (!answer.ok) throw 0;
         const { items } = await answer.json();
         items.forEach((event) => transcript.add(event));
         if (polling) { stale.hidden = true; say("Live by polling"); }
         if (items.length < 200) return;
       }
-    } catch (error) { say("Live updates paused, the server does not answer"); }
+    } catch { say("Live updates paused, the server does not answer"); }
     finally { fetching = false; }
   };
   const stop = (text) => { gone = stale.hidden = true; clearInterval(polling); polling = 0; clearTimeout(retry); say(text); };
@@ -43,7 +43,7 @@
   const open = () => {
     if (gone) return;
     const url = location.origin.replace(/^http/, "ws") + log.dataset.socket + "?after=" + transcript.last();
-    try { socket = new WebSocket(url, "primer.v1.html"); } catch (error) { again(0); return; }
+    try { socket = new WebSocket(url, "primer.v1.html"); } catch { again(0); return; }
     socket.onopen = () => { failures = 0; stale.hidden = true; clearInterval(polling); polling = 0; say("Live"); transcript.refreshHead(); };
     socket.onmessage = (message) => {
       // A gap means that something was lost on the way: the store has it.

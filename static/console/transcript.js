@@ -1,9 +1,9 @@
 "use strict";
 // The transcript: puts rendered events where they belong. What an event looks like was decided by the server's templates.
 (() => {
-  const log = document.getElementById("transcript");
+  const byId = (id) => document.getElementById(id), log = byId("transcript");
   if (!log) return;
-  const pill = document.getElementById("new-pill"), head = document.getElementById("session-head");
+  const pill = byId("new-pill"), head = byId("session-head");
   const kinds = log.dataset.kinds && log.dataset.kinds.split(" "), hits = (log.dataset.hits || "").split(",").filter(Boolean).map(Number);
   const sought = (log.dataset.find || "").toLowerCase();
   let last = Number(log.dataset.last) || 0, unseen = 0, at = Number(log.dataset.at) || 0;
@@ -16,8 +16,7 @@
     const go = () => window.scrollTo(0, height());
     go(); requestAnimationFrame(go); unseen = 0; pill.hidden = true;
   };
-  pill.addEventListener("click", toEnd);
-  window.addEventListener("scroll", () => { if (atEnd()) { unseen = 0; pill.hidden = true; } }, { passive: true });
+  pill.onclick = toEnd;
 
   // Code in a message gets a button that copies it.
   let codes = 0;
@@ -45,19 +44,25 @@
       log.querySelectorAll(".ev-text_delta").forEach((old) => old.remove());
     }
     const previous = log.lastElementChild;
-    if (DELTAS.has(event.kind) && previous && previous.dataset.kind === event.kind) {
+    if (DELTAS.has(event.kind) && previous?.dataset.kind === event.kind) {
       const from = box.querySelector("[data-text]"), into = previous.querySelector("[data-text]");
       const told = box.querySelector("summary");
       if (told) previous.querySelector("summary").textContent = told.textContent;
       if (from && into) { into.append(...from.childNodes); previous.dataset.seq = event.seq; return; }
     }
     if (event.kind === "tool_output" || event.kind === "tool_result") {
-      const card = cardOf(event.data && event.data.call_id);
+      const card = cardOf(event.data?.call_id);
       if (card) {
         const outs = card.querySelector("[data-outputs]") || card, before = outs.lastElementChild;
-        if (event.kind === "tool_output" && before && before.dataset.kind === "tool_output" && before.dataset.stream === event.data.stream) {
+        if (event.kind === "tool_output" && before?.dataset.kind === "tool_output" && before.dataset.stream === event.data.stream) {
           const from = box.querySelector("[data-text]"), into = before.querySelector("[data-text]");
-          if (from && into) { into.append(...from.childNodes); into.scrollTop = into.scrollHeight; return; }
+          if (from && into) {
+            // Who reads further up in it stays there.
+            const low = into.scrollTop + into.clientHeight > into.scrollHeight - 40;
+            into.append(...from.childNodes);
+            if (low) into.scrollTop = into.scrollHeight;
+            return;
+          }
         }
         outs.append(box);
         return;
@@ -71,11 +76,11 @@
   const refreshHead = () => {
     clearTimeout(asking);
     asking = setTimeout(async () => {
-      const answer = await fetch(log.dataset.head, { headers: { "X-Requested-With": "fetch" } });
+      const answer = await fetch(log.dataset.head).catch(() => 0);
       if (!answer.ok) return;
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       for (const id of ["session-head", "composer"]) {
-        const fresh = page.getElementById(id), old = document.getElementById(id);
+        const fresh = page.getElementById(id), old = byId(id);
         if (!fresh || !old) continue;
         const typed = old.querySelector("textarea"), field = fresh.querySelector("textarea");
         // Who has a menu open, or stands on a button, keeps that.
@@ -85,7 +90,7 @@
         old.replaceWith(fresh);
         if (at >= 0 && stops(fresh)[at]) stops(fresh)[at].focus();
         if (typed && field) field.value = typed.value;
-        if (window.htmx) window.htmx.process(fresh);
+        window.htmx?.process(fresh);
       }
     }, 150);
   };
@@ -122,7 +127,7 @@
   };
   const hit = (by, link) => {
     at = (by > 0 ? hits.find((seq) => seq > at) : hits.findLast((seq) => seq < at)) || hits.at(by > 0 ? 0 : -1);
-    const box = document.getElementById("e" + at), to = new URL(link.href);
+    const box = byId("e" + at), to = new URL(link.href);
     if (!box) { to.searchParams.set("at", at); to.hash = "e" + at; location.assign(to); return; }
     location.hash = box.id;
     box.scrollIntoView({ block: "center" });
@@ -158,13 +163,14 @@
   });
   // Older events come when somebody scrolls up to them; the link does the same without.
   let scrolled = false;
-  for (const kind of ["wheel", "keydown"]) window.addEventListener(kind, () => { scrolled = true; }, { passive: true });
-  window.addEventListener("scroll", () => {
+  window.onwheel = window.onkeydown = () => { scrolled = true; };
+  window.onscroll = () => {
+    if (atEnd()) { unseen = 0; pill.hidden = true; }
     const older = log.querySelector("[data-older]");
     if (older && scrolled && older.getBoundingClientRect().bottom > 0 && !older.dataset.asked) { older.dataset.asked = "1"; older.click(); }
-  }, { passive: true });
+  };
   const tools = document.querySelector(".transcript-tools"), kind = tools.querySelector("select");
-  kind.addEventListener("change", () => kind.form.requestSubmit());
+  kind.onchange = () => kind.form.requestSubmit();
   tools.querySelectorAll("[hidden]").forEach((one) => { one.hidden = false; });
 
   // -- seconds that pass: a run, a command, the wait before another attempt
@@ -178,6 +184,6 @@
   mark();
   if (at && !location.hash) location.hash = "e" + at;
   // An event that is in no part of the page: the server shows it among its neighbours.
-  if (/^#e\d+$/.test(location.hash) && !location.search && !document.getElementById(location.hash.slice(1))) location.replace("?at=" + location.hash.slice(2) + location.hash);
+  if (/^#e\d+$/.test(location.hash) && !location.search && !byId(location.hash.slice(1))) location.replace("?at=" + location.hash.slice(2) + location.hash);
   if (head && log.dataset.live && !location.hash && !sought) toEnd();
 })();

@@ -85,11 +85,44 @@ def test_a_server_that_died_between_object_and_answer_left_neither(alice: User, 
     assert things() == 1
 
 
-def test_a_request_that_still_works_is_not_done_a_second_time(alice: User) -> None:
+def test_a_request_that_still_works_is_not_done_a_second_time(alice: User, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(idempotency, "WAIT_S", 0.1)
     idempotency.begin(request(), alice)
     with pytest.raises(Conflict, match="still being worked on"):
         idempotency.once(request(), alice, lambda: made(alice), prepare=lambda: None)
     assert things() == 0
+
+
+def test_a_repeat_that_comes_while_the_first_one_works_waits_for_its_answer(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = idempotency.begin(request(), alice)
+    assert isinstance(claim, IdempotencyKey)
+    looks: list[float] = []
+
+    def looked(seconds: float) -> None:  # the first one ends between the second look and the third
+        looks.append(seconds)
+        if len(looks) == 2:
+            idempotency._finish(claim, made(alice), True)
+
+    monkeypatch.setattr("accounts.idempotency.time.sleep", looked)
+    again = idempotency.once(request(), alice, lambda: made(alice))
+    assert (again.status_code, again.data, len(looks)) == (
+        201,
+        {"id": AuditEntry.objects.get(action="thing.create").pk},
+        2,
+    )
+    assert things() == 1
+
+
+def test_a_repeat_that_comes_while_the_first_one_fails_takes_its_place(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = idempotency.begin(request(), alice)
+    assert isinstance(claim, IdempotencyKey)
+    monkeypatch.setattr("accounts.idempotency.time.sleep", lambda _: idempotency._release(claim))
+    assert idempotency.once(request(), alice, lambda: made(alice)).status_code == 201
+    assert things() == 1
 
 
 def test_the_stored_hash_cannot_be_recomputed_from_a_guessed_body(alice: User) -> None:

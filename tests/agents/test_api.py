@@ -100,7 +100,8 @@ def test_a_placeholder_for_the_model_is_refused_with_what_there_is(alice: Api, s
         ({"limits": {"max_turns": 0}}, "limits.max_turns"), ({"limits": {"turns": 1}}, "limits.turns"),
         ({"system_prompt": "text"}, "system_prompt"), ({"labels": {"a b": "c"}}, "labels"), ({"owner": "bob"}, ""),
         ({"description": "\ud83d"}, "description"), ({"description": "a\x00"}, "description"),
-        ({"max_output_tokens": 10**30}, "max_output_tokens"),
+        ({"max_output_tokens": 10**30}, "max_output_tokens"), ({"thinking": {"budget_tokens": 8192}}, "thinking"),
+        ({"thinking": {"budget_tokens": 2000}, "max_output_tokens": 2000}, "thinking"),
     ],
 )  # fmt: skip
 def test_bad_input_names_its_field(alice: Api, scripted: dict[str, Any], change: dict[str, Any], field: str) -> None:

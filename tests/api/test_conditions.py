@@ -12,7 +12,9 @@ from tests.api.table import ROUTES, operations, path_of, takes
 from tests.api.together import at_once
 from tests.factories import Api
 
-READS = [name for name in operations() if takes(name, "If-None-Match") and name.startswith("GET ")]
+READS = [
+    name for name in operations() if takes(name, "If-None-Match") and name.startswith("GET ") and "/files/" not in name
+]
 CHANGES = [name for name in operations() if takes(name, "If-Match") and not name.endswith("/files")]
 
 
@@ -26,7 +28,7 @@ def test_every_object_has_its_etag() -> None:
 def test_what_is_known_is_a_304_without_a_body(name: str, world: World, bob: Api) -> None:
     path = path_of(name, world.ids)
     etag = bob.get(path).headers["ETag"]
-    for known in (etag, f"W/{etag}", f'"other", {etag}', "*"):
+    for known in (etag, f"W/{etag}", f'"other", {etag}', "*", etag.strip('"')):
         answer = bob.get(path, {"If-None-Match": known})
         assert (answer.status_code, answer.content, answer.headers["ETag"]) == (304, b"", etag)
     for stale in ('"0.0"', "nonsense", '"' + etag.strip('"').split(".")[0] + '.x"', "\u00e4"):

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import copy
+import importlib
+import pkgutil
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import jsonschema  # type: ignore[import-untyped]
 import pytest
 
+from primer_site.errors import PrimerError
 from primer_site.examples import BODIES
+from primer_site.operation import CODES, PROBLEM
 from tests.api.conftest import World
 from tests.api.table import SCHEMA, operations, path_of, takes, writes
 from tests.factories import Api
 from tests.live import LiveServer
 
+APPS = ("accounts", "agents", "workspaces", "sessions_app", "primer_site")
+# Of commands on the server's machine, between parts of the server, and of an error of ours: no answer to a request has them.
+NO_ANSWERS = {
+    (409, "lost_lease"), (409, "wrong_instance"), (409, "server_runs"), (409, "one_process"), (409, "not_prepared"),
+    (409, "address_in_use"), (500, "database_broken"), (500, "secret_unreadable"), (500, "internal"),
+    (502, "image_build_failed"), (503, "sandbox_failed"),
+}  # fmt: skip
 EXAMPLES = [(name, title) for name, bodies in BODIES.items() for title in bodies]
 
 
@@ -110,7 +122,31 @@ def test_every_post_takes_an_idempotency_key() -> None:
 
 def test_every_failure_has_the_one_shape() -> None:
     for failure in SCHEMA["components"]["responses"].values():
-        assert failure["content"] == {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        (kind, media), *others = failure["content"].items()
+        assert (kind, others) == ("application/problem+json", [])
+        shape, code = media["schema"]["allOf"]
+        assert shape == {"$ref": "#/components/schemas/Problem"}
+        assert code["properties"]["code"]["enum"]
+
+
+def test_every_code_of_an_error_is_documented_with_its_status() -> None:
+    """Programs match on codes: one that no page names could only be found by meeting it."""
+    for name in APPS:
+        package = importlib.import_module(name)
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
+            if not re.search(r"\.(migrations|runtime)\b", module.name):
+                importlib.import_module(module.name)
+    raised = {(kind.status, kind.code) for kind in errors_below(PrimerError)}
+    told = {(status, code) for status, codes in CODES.items() for code in codes}
+    assert raised - told - NO_ANSWERS == set()
+    assert told - raised == set()
+
+
+def errors_below(kind: type[PrimerError]) -> Iterator[type[PrimerError]]:
+    for one in kind.__subclasses__():
+        if not one.__module__.startswith("tests."):
+            yield one
+        yield from errors_below(one)
 
 
 def test_a_real_failure_is_valid_by_that_shape(world: World, bob: Api) -> None:
@@ -120,7 +156,10 @@ def test_a_real_failure_is_valid_by_that_shape(world: World, bob: Api) -> None:
         bob.get("agents", limit="x"),
         bob.post("agents", []),
     ):
-        validate(answer.json(), {"$ref": "#/components/schemas/Problem"})
+        validate(
+            answer.json(),
+            SCHEMA["components"]["responses"][f"Failure{answer.status_code}"]["content"][PROBLEM]["schema"],
+        )
 
 
 def test_the_served_schema_is_the_committed_one(world: World, alice: Api) -> None:

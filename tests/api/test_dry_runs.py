@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -75,6 +76,19 @@ def test_a_flag_that_is_neither_true_nor_false_does_nothing(name: str, world: Wo
     answer = client.call(name.split(" ", 1)[0], path_of(name, world.ids), ROUTES[name].body, dry_run="yes")
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "dry_run")
     assert stored() == before
+
+
+def test_a_dry_run_tells_no_id_that_nothing_will_have(inhabited: World) -> None:
+    alice = inhabited.client("alice")
+    for name in ("POST /v1/workspaces", "POST /v1/sessions", "POST /v1/sessions/{id}/rerun", "POST /v1/tokens"):
+        answer = alice.post(path_of(name, inhabited.ids), ROUTES[name].body, dry_run="true")
+        assert answer.status_code == 201, answer.content
+        assert not answer.json()["id"]
+        for text in re.findall(r"ws-[0-9a-f]{16}", answer.content.decode()):
+            assert Workspace.objects.filter(slug=text).exists()
+        assert not re.search(r"sess-[0-9a-f]{16}", answer.content.decode())
+    body = {**(ROUTES["POST /v1/sessions"].body or {}), "workspace_id": inhabited.workspace.slug, "template_id": None}
+    assert alice.post("sessions", body, dry_run="true").json()["workspace_id"] == inhabited.workspace.slug
 
 
 # -- files: a trial is refused as the deed would be

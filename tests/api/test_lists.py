@@ -118,6 +118,9 @@ def test_what_a_list_does_not_know_is_refused_by_name(name: str, world: World, b
         answer = bob.get(path, **query)
         assert (answer.status_code, answer.json()["code"]) == (422, "invalid"), (query, answer.content)
         assert [error["field"] for error in answer.json()["errors"]] == list(query)
+    for text, field in (("limit=1&limit=2", "limit"), ("limit=1&sort=%ff", "sort"), ("q=%ed%a0%80", "q")):
+        answer = bob.client.get(f"/v1/{path}?{text}", headers=bob.headers)
+        assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (422, [field]), text
 
 
 @pytest.mark.parametrize("name", LISTS)

@@ -44,3 +44,17 @@ def test_a_key_of_no_form_is_refused_by_name_also_in_a_dry_run(inhabited: World)
             answer = people[who].call("POST", path_of(name, inhabited.ids), ROUTES[name].body, headers, **query)
             assert answer.status_code == 422, (name, query, answer.content)
             assert [error["field"] for error in answer.json()["errors"]] == ["Idempotency-Key"], (name, query)
+
+
+def test_a_parameter_that_a_route_does_not_know_or_that_stands_twice_is_refused_by_name(world: World) -> None:
+    """One that is accepted and ignored is a lie: `dryrun=true` would be a deed."""
+    bob = world.client("bob")
+    for name in ROUTES:
+        method, path = name.split(" ", 1)[0], path_of(name, world.ids)
+        answer = bob.call(method, f"{path}{'&' if '?' in path else '?'}nope=1", ROUTES[name].body)
+        assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, "nope"), (name, answer.content)
+    twice = bob.client.delete("/v1/agents/free?dry_run=true&dry_run=false", headers=bob.headers)
+    assert (twice.status_code, twice.json()["errors"][0]["field"]) == (422, "dry_run")
+    for path in ("agents", "me", "workspaces"):
+        form = bob.get(path, format="api")
+        assert (form.status_code, form.json()["errors"][0]["field"]) == (422, "format")

@@ -73,6 +73,16 @@ def test_a_token_is_asked_for_once_however_the_server_fails(cli: Cli, primer: Pr
     assert len(primer.sent("POST", "/v1/tokens")) == 1
 
 
+def test_a_token_whose_answer_is_lost_may_be_there(cli: Cli, primer: Primer) -> None:
+    lost = Answer(201, None, {"Content-Type": "application/json"}, pieces=[b"{"], cut=True)
+    primer.on("POST", "/v1/tokens", lost)
+    result = cli("token", "create", "--name", "ci")
+    assert (result.code, len(primer.sent("POST", "/v1/tokens"))) == (6, 1)
+    assert result.err.endswith("it may have been created all the same, and nobody has its value: primectl token list\n")
+    nobody = cli("token", "create", "--name", "ci", PRIMECTL_SERVER="http://127.0.0.1:1")
+    assert "may have been created" not in nobody.err
+
+
 def test_a_refused_field_is_named_by_its_flag(cli: Cli, primer: Primer) -> None:
     errors = [{"field": "expires_in_s", "message": "must be at least 60"}]
     primer.on("POST", "/v1/tokens", problem(422, "invalid", errors=errors))
@@ -97,6 +107,12 @@ def test_a_token_is_revoked_by_id_by_its_beginning_or_by_name(
     result = cli("token", "revoke", name)
     assert (result.code, result.text) == (0, f"token/{IDS[0]} revoked\n")
     assert [item["name"] for item in tokens] == ["laptop"]
+
+
+def test_a_revoked_token_is_shown_with_those_that_go_with_it(cli: Cli, tokens: list[dict[str, Any]]) -> None:
+    tokens[1]["made_by"] = IDS[0]
+    result = cli("token", "revoke", "ci", "laptop")
+    assert (result.code, result.text) == (0, f"token/{IDS[0]} revoked\ntoken/{IDS[1]} revoked\n")
 
 
 def test_revoke_never_guesses(cli: Cli, tokens: list[dict[str, Any]]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Cli
-from tests.cli.fake import SESS, Answer, Primer, problem
+from tests.cli.fake import SESS, WS, Answer, Primer, problem
 
 AGENT = "kind: agent\nspec:\n  id: a\n  model:\n    provider_id: scripted\n  description: one\n"
 URL = "/v1/agents/a"
@@ -315,3 +315,35 @@ def test_a_reference_as_printed_is_taken_by_set(cli: Cli, primer: Primer) -> Non
     cli("create", "workspace", "--set", "template_id=workspace_template/code-sandbox")
     assert primer.sent("POST", "/v1/workspaces")[0].json == {"template_id": "code-sandbox"}
     assert cli("create", "workspace", "--set", "template_id=agent/x").code == 2
+
+
+@pytest.mark.parametrize("style", ["json", "yaml"])
+def test_a_dry_run_shows_no_id_that_nothing_has(cli: Cli, primer: Primer, style: str) -> None:
+    made = {"id": WS, "template_id": "x", "phase": "pending"}
+    primer.on("POST", "/v1/workspaces", Answer(201, made))
+    result = cli("create", "workspace", "--set", "template_id=x", "--dry-run=server", "-o", style)
+    assert result.code == 0
+    assert WS not in result.text
+    assert "pending" in result.text
+
+
+def test_a_fixed_field_is_named_as_such_also_where_the_new_value_names_nothing(
+    cli: Cli, primer: Primer, editor: Any
+) -> None:
+    primer.store["workspaces"][WS] = {"id": WS, "template_id": "one", "name": "", "phase": "running"}
+    fixed = problem(422, "invalid", errors=[{"field": "template_id", "message": "cannot be changed: create another"}])
+    primer.on("PUT", f"/v1/workspaces/{WS}", fixed)
+    result = cli("edit", "workspace", WS, EDITOR=editor(("one", "nowhere"), ("nowhere", "nowhere")))
+    assert result.code == 5
+    assert "spec.template_id: cannot be changed: create another\n" in result.err
+    assert f"hint: create another one: workspace/{WS} stays as it is\n" in result.err
+
+
+def test_the_diff_of_a_new_session_names_what_its_file_names(cli: Cli, primer: Primer, folder: Path) -> None:
+    (folder / "s.yaml").write_text("kind: session\nspec: {agent_id: a, template_id: t, initial_instructions: x}\n")
+    made = {"id": SESS, "agent_id": "a", "workspace_id": WS, "initial_instructions": "x", "status": "queued"}
+    primer.on("POST", "/v1/sessions", Answer(201, made))
+    result = cli("diff", "-f", "s.yaml")
+    assert result.code == 1
+    assert WS not in result.text
+    assert "+template_id: t\n" in result.text

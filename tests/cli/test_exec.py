@@ -177,6 +177,15 @@ def test_an_exec_that_could_not_begin_says_so(cli: Cli, primer: Primer, status: 
     assert cli("workspace", "exec", WS, "--", "x").code == expected
 
 
+def test_a_program_that_is_not_there_is_named(cli: Cli, primer: Primer) -> None:
+    errors = [{"field": "argv[0]", "message": "there is no such file"}]
+    detail, hint = "Cannot start the program x: there is no such file.", "Arguments are items of argv."
+    primer.on("POST", EXEC, problem(422, "cannot_start", detail, errors=errors, hint=hint))
+    result = cli("workspace", "exec", WS, "--", "x")
+    hint = "hint: check the name; a shell line goes into -c"
+    assert (result.code, result.err) == (125, f"error: {detail.removesuffix('.')}\n{hint}\n")
+
+
 def test_piped_input_is_sent_whole(primer: Primer, spawn: Spawn) -> None:
     process = spawn("workspace", "exec", WS, "--", "cat", stdin=subprocess.PIPE)
     process.communicate(b"\x00\xffabc", timeout=10)
@@ -211,6 +220,21 @@ def test_ctrl_c_ends_the_program_and_is_130(primer: Primer, spawn: Spawn) -> Non
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=10)
     assert (process.returncode, out, err) == (130, b"", b"")
+    assert len(primer.sent("DELETE", f"{EXEC}/x1")) == 1
+
+
+@pytest.mark.parametrize("status", [204, 404, 409])
+def test_a_reader_that_went_away_ends_the_program_and_is_141_in_silence(
+    primer: Primer, spawn: Spawn, status: int
+) -> None:
+    ended(primer, b"y\n" * 100_000)
+    primer.on("DELETE", f"{EXEC}/x1", problem(status, "") if status > 399 else Answer(204))
+    process = spawn("workspace", "exec", WS, "--", "yes")
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=10) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
     assert len(primer.sent("DELETE", f"{EXEC}/x1")) == 1
 
 
@@ -280,7 +304,7 @@ def test_run_removes_a_workspace_that_does_not_boot_and_says_why(cli: Cli, prime
     failed = {"id": WS, "phase": "failed", "phase_reason": "image_not_found", "phase_detail": f"{reason}."}
     primer.on("GET", f"/v1/workspaces/{WS}", Answer(200, failed))
     result = cli("run", "-c", "x")
-    assert result.code == 1
+    assert result.code == 125
     assert f"error: workspace {WS} failed: {reason}\nhint: build it on the server: primer image build\n" in result.err
     assert len(primer.sent("DELETE", f"/v1/workspaces/{WS}")) == 1
 

@@ -21,8 +21,8 @@ ROWS: list[dict[str, Any]] = [
         "ended_by": None,
         "exit_code": None,
         "duration_ms": None,
-        "stdout_bytes": 0,
-        "stderr_bytes": 0,
+        "stdout_bytes": 3,
+        "stderr_bytes": 2,
         "survivors": [],
     },
     {
@@ -58,6 +58,7 @@ def test_execs_shows_how_each_ended_what_it_printed_and_left(cli: Cli) -> None:
     header, running, ended = cli("workspace", "execs", WS).text.splitlines()
     assert header.split() == ["ID", "COMMAND", "ENDED", "EXIT", "TOOK", "BYTES", "SURVIVORS"]
     assert running.split()[:4] == ["exec-00000000000000aa", "sleep", "600", "running"]
+    assert running.split()[-3:] == ["5", "B", "-"], "what it has printed so far; what it leaves behind nobody knows yet"
     assert ended.split()[-6:] == ["3", "0.03", "s", "1", "KiB", "1"]
     assert "\\x1b[2J\\nrm" in ended
 

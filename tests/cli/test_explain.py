@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from agents.limits import DEFAULTS
 from cli import fields, wording
 from cli.kinds import KINDS, Kind
 from cli.published import kinds_of
@@ -195,3 +196,16 @@ def test_api_resources_lists_the_kinds_with_verbs_and_actions_that_exist(cli: Cl
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 def test_every_short_name_explains_its_kind(cli: Cli, kind: Kind) -> None:
     assert cli("explain", kind.short, PRIMECTL_TOKEN="").text.startswith(f"KIND:   {kind.name}\n")
+
+
+def test_limits_of_an_agent_have_their_defaults_and_those_of_a_session_are_its_agents(cli: Cli) -> None:
+    assert "  default   50\n" in cli("explain", "agent.limits.max_turns", PRIMECTL_TOKEN="").text
+    assert "default" not in cli("explain", "session.limits.max_turns", PRIMECTL_TOKEN="").text
+    assert BUNDLED["agent"]["properties"]["limits"]["properties"].keys() == DEFAULTS.keys()
+    for name, limit in BUNDLED["agent"]["properties"]["limits"]["properties"].items():
+        assert limit.get("default") == DEFAULTS[name], name
+
+
+def test_what_may_be_null_says_what_else_it_may_be(cli: Cli) -> None:
+    text = cli("explain", "llm_provider.config.api_key", PRIMECTL_TOKEN="").text
+    assert "  allowed   secret text or null\n" in text

@@ -325,6 +325,13 @@ def test_doctor_judges_what_it_could_look_at_and_nothing_else(cli: Cli, primer: 
     assert found_by_doctor(cli)["image"] == ("skip", "code-sandbox: not checked: The engine does not answer.")
 
 
+def test_doctor_blames_a_bad_token_once(cli: Cli, primer: Primer) -> None:
+    for path in ("/readyz", "/v1/me"):
+        primer.on("GET", path, problem(401, "unauthenticated"))
+    found = found_by_doctor(cli)
+    assert (found["ready"][0], found["token"][0]) == ("skip", "fail")
+
+
 @pytest.mark.parametrize(
     ("body", "result"), [({"version": "0.9.0", "api": "v1"}, "ok"), ({"version": "0.9.0", "api": "v2"}, "warn")]
 )

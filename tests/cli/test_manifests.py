@@ -254,3 +254,29 @@ def test_set_refuses_before_any_request(cli: Cli, primer: Primer, flags: list[st
     assert result.code == 2
     assert result.err.startswith(line)
     assert primer.requests == []
+
+
+@pytest.mark.parametrize(("name", "why"), [("none.txt", "no such file or directory"), ("odd", "is not UTF-8 text")])
+def test_a_file_for_a_value_that_cannot_be_read_says_why(cli: Cli, folder: Path, name: str, why: str) -> None:
+    (folder / "odd").write_bytes(b"\xff")
+    result = cli("create", "agent", "--set", "id=a", "--set-file", f"description=@{name}")
+    assert (result.code, result.err) == (2, f"error: {name}: {why}\n")
+
+
+def test_after_a_refusal_in_the_middle_the_hint_says_how_to_go_on(cli: Cli, primer: Primer, folder: Path) -> None:
+    agent = "kind: agent\nspec: {{id: {id}, model: {{provider_id: {llm}}}}}\n"
+    (folder / "two.yaml").write_text(
+        agent.format(id="one", llm="scripted") + "---\n" + agent.format(id="two", llm="nope")
+    )
+    errors = [{"field": "model.provider_id", "message": "there is none"}]
+    refusal = problem(422, "invalid", errors=errors)
+    primer.on(
+        "POST", "/v1/agents", lambda request: refusal if b"two" in request.body else primer._create(request, "agents")
+    )
+    result = cli("create", "-f", "two.yaml")
+    assert (result.code, result.text) == (2, "agent/one created\n")
+    assert 'error: two.yaml:5: spec.model.provider_id: no llm_provider "nope"\n' in result.err
+    assert result.err.splitlines()[1].startswith("hint: there are: scripted")
+    assert result.err.splitlines()[1].endswith("; fix it and run: primectl apply -f two.yaml")
+    first = cli("create", "-f", "two.yaml", "--dry-run=server")
+    assert "apply -f" not in first.err

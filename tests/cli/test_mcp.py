@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -95,6 +96,11 @@ async def test_long_output_shows_its_ends_and_true_counts(live: LiveServer) -> N
     assert len(told) < 40_000
     assert "stdout: 588890 bytes, " in told
     assert told.rstrip().endswith("99999\nstderr: 0 bytes")
+    gap = re.search(r"\n\[bytes (\d+) to (\d+) of stdout are not shown\]\n", told)
+    assert gap, "two halves of a line must not read as one"
+    whole = "".join(f"{i}\n" for i in range(100_000))
+    assert told[: gap.start()].endswith(whole[: int(gap[1])][-200:])
+    assert told[gap.end() :].startswith(whole[int(gap[2]) :][:200])
 
 
 async def test_what_goes_wrong_is_a_sentence_for_the_model(live: LiveServer) -> None:

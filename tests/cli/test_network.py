@@ -144,6 +144,42 @@ def test_login_by_password_buys_a_token(cli: Cli, primer: Primer, url: str) -> N
     assert "idempotency-key" not in request.headers
 
 
+def test_a_second_person_does_not_take_the_context_of_the_first(cli: Cli, primer: Primer, url: str) -> None:
+    login(cli, url)
+    quiet: dict[str, Any] = {"PRIMECTL_TOKEN": "", "PRIMECTL_SERVER": ""}
+    people = {f"Bearer {TOKEN}": "alice", "Bearer token-of-carol": "carol"}
+    primer.on("POST", "/v1/auth/login", Answer(200, {"token": "token-of-carol", "expires_at": None}))
+    primer.on(
+        "GET",
+        "/v1/me",
+        lambda request: Answer(200, {"username": people[request.headers["authorization"]], "role": "member"}),
+    )
+    first = "local is somebody else's and stays (primectl context use local); this one is local-carol\n"
+    for told in (first, ""):  # again is the same context
+        result = cli("login", url, "--username", "carol", stdin=b"right\n", **quiet)
+        assert (result.code, result.text) == (0, f"logged in to {url} as carol (member)\n")
+        assert result.err == told
+        assert cli("context", "list", "-o", "name", **quiet).text == "local\nlocal-carol\n"
+    assert cli("whoami", **quiet).text.startswith("carol ")
+    assert cli("whoami", "--context", "local", **quiet).text.startswith("alice ")
+
+
+def test_a_context_whose_token_is_over_is_filled_by_whoever_signs_in(cli: Cli, primer: Primer, url: str) -> None:
+    login(cli, url)
+    quiet: dict[str, Any] = {"PRIMECTL_TOKEN": "", "PRIMECTL_SERVER": ""}
+    fresh = Answer(200, {"username": "carol", "role": "member"})
+    primer.on("POST", "/v1/auth/login", Answer(200, {"token": "token-of-carol", "expires_at": None}))
+    primer.on(
+        "GET",
+        "/v1/me",
+        lambda request: (
+            fresh if request.headers["authorization"].endswith("carol") else problem(401, "unauthenticated")
+        ),
+    )
+    assert cli("login", url, "--username", "carol", stdin=b"right\n", **quiet).err == ""
+    assert cli("context", "list", "-o", "name", **quiet).text == "local\n"
+
+
 def test_a_wrong_password_is_4_and_stores_nothing(cli: Cli, url: str, environment: dict[str, str]) -> None:
     result = cli("login", url, "--username", "alice", stdin=b"wrong\n", PRIMECTL_TOKEN="")
     assert (result.code, result.err) == (4, "error: wrong user name or password\n")

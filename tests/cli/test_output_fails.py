@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import pytest
 
@@ -115,7 +116,12 @@ def test_a_file_that_finds_no_room_leaves_nothing_of_it(
         def write(self, data: object) -> int:
             raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("cli.landing.os.fdopen", lambda handle, mode: Full())
+    real = os.fdopen  # a file that lands here is bytes; what is noted elsewhere is text
+
+    def fdopen(handle: int, mode: str, **text: Any) -> Any:
+        return real(handle, mode, **text) if text else Full()
+
+    monkeypatch.setattr("cli.landing.os.fdopen", fdopen)
     before = sorted(folder.iterdir())
     result = cli("workspace", "files", "get", WS, "out.txt")
     assert (result.code, result.err) == (1, "error: ./out.txt: no space left on device\n")

@@ -203,3 +203,26 @@ def test_a_watch_survives_a_proxy_and_a_refused_connection(
     result = cli("get", "agents", "-w", "-o", "name")
     assert (result.code, result.text) == (130, "agent/a\nagent/b\n")
     assert result.err.count("still trying") == 1
+
+
+def test_the_first_call_of_a_process_waits_for_a_server_that_answered_the_one_before(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert cli("get", "ws", "-q").code == 0
+    Outage(monkeypatch, cli, calls=0, end=cli.clock.now + 30)
+    result = cli("get", "ws", "-q")
+    assert (result.code, result.text) == (0, f"workspace/{WS}\n")
+    assert result.err.count("connection refused; still trying\n") == 1
+
+
+@pytest.mark.parametrize("argv", [["get", "ws"], ["doctor"]])
+def test_a_server_that_answered_long_ago_and_a_diagnosis_are_not_waited_for(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, argv: list[str]
+) -> None:
+    assert cli("get", "ws").code == 0
+    if argv != ["doctor"]:
+        monkeypatch.setattr("cli.patience._LATELY_S", 0.0)
+    Outage(monkeypatch, cli, calls=0, end=float("inf"))
+    started = cli.clock.now
+    assert cli(*argv).code in (1, 6)
+    assert cli.clock.now - started < 5

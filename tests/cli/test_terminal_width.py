@@ -146,3 +146,13 @@ def test_tables_of_words_go_on_below_themselves(cli: Cli, argv: list[str], tmp_p
     assert "…" not in shown
     piped = cli(*argv).text
     assert sorted("".join(piped.split())) == sorted("".join(shown.split()))
+
+
+def test_the_audit_log_shows_ids_whole_that_nothing_takes_cut(cli: Cli, primer: Primer) -> None:
+    pk = "4ad2e284-9843-4106-935f-3eee35100615"
+    entry = {"at": NOW, "actor": "administrator", "action": "session.create", "address": "192.168.100.200"}
+    items = [{**entry, "object_kind": "token", "object_id": pk}]
+    primer.on("GET", "/v1/audit", Answer(200, {"items": items, "next_cursor": None}))
+    shown = cli("audit", out_tty=True).text.splitlines()
+    assert f" token/{pk} " in shown[1]
+    assert max(map(len, shown)) <= 80

@@ -64,6 +64,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 @given(st.dictionaries(TEXT, VALUE, min_size=1, max_size=4))
+@example({"a": "1e100", "b": ["-.5", "1E+5", "07", "null", "on"]})
 @example({"a": "line\nline\n", "b": " x", "c": "x\n ", "d": "\t"})
 def test_what_is_written_is_read_back(value: dict[str, Any]) -> None:
     assert same(one(to_yaml(value, None)), value)

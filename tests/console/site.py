@@ -79,5 +79,5 @@ def filled(path: str, world: dict[str, str]) -> str:
     path = path.replace("<uuid:id>", "0b9a0a30-0000-4000-8000-000000000000").replace(
         "<str:exec_id>", "exec-0123456789abcdef"
     )
-    path = path.replace("<slug:tab>", "yaml").replace("<path:path>", "out.txt").replace("<str:name>", "alice")
+    path = path.replace("<slug:tab>", "yaml").replace("<any:path>", "out.txt").replace("<str:name>", "alice")
     return re.sub(r"<str:id>", value, path)

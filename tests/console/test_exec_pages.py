@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from typing import Any
 
 import pytest
 from django.test import Client
@@ -13,7 +15,7 @@ from tests.console.sandboxed import browser, html_of, no_manifest, put
 from tests.eventually import eventually
 from tests.factories import make_user
 from tests.workspaces.conftest import Process, alice, owner, process, provider, root_path, running, template
-from workspaces.models import Exec
+from workspaces.models import Exec, Workspace
 from workspaces.pages import execs
 
 __all__ = ["alice", "browser", "no_manifest", "owner", "process", "provider", "root_path", "running", "template"]
@@ -42,6 +44,30 @@ def test_a_command_can_be_stopped_and_everything_of_it_is_dead(process: Process,
     run = eventually(lambda: Exec.objects.filter(state="running").first(), within=30)
     assert browser.post(f"/workspaces/{running}/exec/{run.slug}/stop/").status_code == 303
     eventually(lambda: Exec.objects.get().ended_by == "cancelled", within=30)
+
+
+def test_the_history_says_how_a_command_ended_as_a_transcript_does(
+    process: Process, running: str, browser: Client
+) -> None:
+    page = f"/workspaces/{running}/exec/"
+    for command, timeout in (("sleep 60", "0.5"), ("kill -9 $$", ""), ("exit 4", "")):
+        browser.post(page, {"command": command, "timeout_s": timeout, "wait": "1"})
+    html = html_of(browser.get(page))
+    shown = re.findall(r'</pre><span class="chip (\w+)".*?<span>([^<]*)</span></span></header>', html, re.DOTALL)
+    assert shown == [("amber", "timeout after 0.5 s"), ("grey", "signal 9"), ("red", "exit 4")]
+    assert html.count('<summary class="small">Evidence</summary>') == 1
+    assert "<span>limit <bdi>0.5</bdi></span>" in html
+
+
+def test_without_scripts_the_page_waits_for_the_result(process: Process, running: str, browser: Client) -> None:
+    page = f"/workspaces/{running}/exec/"
+    assert '<noscript><input type="hidden" name="wait" value="1"></noscript>' in html_of(browser.get(page))
+    started = browser.post(page, {"command": "sleep 1; echo result; exit 3", "wait": "1"})
+    assert started.status_code == 303
+    run = Exec.objects.get()
+    assert (run.state, run.exit_code) == ("ended", 3)
+    assert started["Location"] == f"{page}#{run.slug}"
+    assert "result" in html_of(browser.get(page))
 
 
 def test_an_empty_command_is_refused_beside_its_field(process: Process, running: str, browser: Client) -> None:
@@ -80,6 +106,18 @@ def test_a_command_takes_directory_and_environment_and_runs_again_with_both(
     assert 'value="kept"' in refused.content.decode()
 
 
+def pieces_of(answer: Any) -> list[bytes]:
+    """A streamed body as it came."""
+
+    async def collect() -> list[bytes]:
+        return [piece async for piece in answer.streaming_content]
+
+    try:
+        return asyncio.run(collect())
+    finally:
+        answer.close()
+
+
 def test_what_a_command_printed_is_downloaded_byte_for_byte(
     process: Process, running: str, browser: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,11 +128,13 @@ def test_what_a_command_printed_is_downloaded_byte_for_byte(
     run = Exec.objects.get()
     assert f"/workspaces/{running}/exec/{run.slug}/raw/" in browser.get(f"/workspaces/{running}/exec/").content.decode()
     raw = browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/")
-    assert raw.content == b"\xff\x00<b>" + b"\0" * 300_000
+    pieces = pieces_of(raw)
+    assert b"".join(pieces) == b"\xff\x00<b>" + b"\0" * 300_000
+    assert max(map(len, pieces)) <= 100_000, "more than a piece was in memory"
     assert raw["Content-Type"] == "application/octet-stream"
     assert raw["Content-Disposition"].startswith("attachment")
     assert "sandbox" in raw["Content-Security-Policy"]
-    assert browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=stderr").content == b"oops\n"
+    assert pieces_of(browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=stderr")) == [b"oops\n"]
     assert browser.get(f"/workspaces/{running}/exec/{run.slug}/raw/?stream=both").status_code == 422
     stranger = Client(raise_request_exception=False, headers={"Accept": "text/html"})
     stranger.force_login(make_user("charlie"))
@@ -135,3 +175,77 @@ def test_a_running_command_counts_what_it_has_printed(process: Process, running:
     assert "<span>0 B out</span>" not in part
     browser.post(f"{page}{run.slug}/stop/")
     eventually(lambda: Exec.objects.get().state == "ended", within=30)
+
+
+def test_bytes_that_are_no_text_and_long_lines_are_said_to_be_drawn_otherwise(
+    process: Process, running: str, browser: Client
+) -> None:
+    put(running, "long.py", b"print('\x1b[31m' + 'x' * 20000 + 'END\x1b[0m')")
+    command = "printf 'caf\\351\\n'; python3 long.py; echo plain; echo fine >&2"
+    browser.post(f"/workspaces/{running}/exec/", {"command": command})
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    page = f"/workspaces/{running}/exec/{Exec.objects.get().slug}/"
+    shown = html_of(browser.get(f"/workspaces/{running}/exec/"))
+    assert "caf\ufffd" in shown
+    assert f'no UTF-8 are shown as \ufffd: <a href="{page}raw/" download>Download raw</a>' in shown
+    assert shown.count("no UTF-8") == 1, "stderr is text"
+    assert f'<a href="{page}?wide=1">Show more</a>' in shown
+    assert "xEND" not in shown
+    assert re.search(r"</span> … \[\d+ more characters on this line\]\nplain\n", shown), (
+        "the colour ends where the cut line ends"
+    )
+    wide = html_of(browser.get(page + "?wide=1"))
+    assert "xEND" in wide
+    assert "Show more" not in wide
+
+
+def test_a_running_command_is_drawn_anew_only_when_it_printed(process: Process, running: str, browser: Client) -> None:
+    browser.post(
+        f"/workspaces/{running}/exec/",
+        {"command": "echo one; until test -e go; do sleep 0.05; done; echo two; sleep 600"},
+    )
+    page = f"/workspaces/{running}/exec/"
+    html = eventually(lambda: found if ">one" in (found := html_of(browser.get(page))) else None, within=30)
+    asked = re.search(r'hx-get="([^"]+)" hx-trigger="every 1s"', html)
+    assert asked is not None
+    fragment = {"HX-Request": "true"}
+    assert browser.get(asked[1], headers=fragment).status_code == 204
+    assert browser.get(asked[1]).status_code == 200, "a page is never empty"
+    put(running, "go", b"")
+    part = eventually(
+        lambda: found if (found := browser.get(asked[1], headers=fragment)).status_code == 200 else None, within=30
+    )
+    assert "two" in html_of(part)
+    run = Exec.objects.get()
+    assert f'id="stop-{run.slug}"' in html_of(part), "who stands on the button stays on it"
+    browser.post(f"{page}{run.slug}/stop/")
+    eventually(lambda: Exec.objects.get().state == "ended", within=30)
+    assert browser.get(asked[1], headers=fragment).status_code == 286
+
+
+def test_what_ran_is_read_when_its_workspace_is_gone_and_starts_nothing(
+    process: Process, running: str, browser: Client
+) -> None:
+    browser.post(f"/workspaces/{running}/exec/", {"command": "echo kept"})
+    eventually(lambda: Exec.objects.filter(state="ended").exists(), within=30)
+    run = Exec.objects.get().slug
+    assert "Run again" in html_of(browser.get(f"/workspaces/{running}/exec/{run}/"))
+    assert browser.get(f"/workspaces/{running}/nothing/").context.get("entry") is None, "it is not deleted"
+    assert browser.post(f"/workspaces/{running}/delete/").status_code == 303
+    eventually(lambda: Workspace.objects.get().deleted_at, within=30)
+    for path in (
+        f"/workspaces/{running}/",
+        f"/workspaces/{running}/exec/",
+        f"/files/{running}/",
+        f"/files/{running}/a",
+    ):
+        gone = browser.get(path)
+        assert gone.status_code == 404
+        assert "was deleted" in html_of(gone), path
+        assert f'href="/workspaces/{running}/exec/{run}/"' in html_of(gone)
+    shown = html_of(browser.get(f"/workspaces/{running}/exec/{run}/"))
+    assert ">kept" in shown
+    assert "Run again" not in shown
+    stranger = Client(raise_request_exception=False, headers={"Accept": "text/html"})
+    stranger.force_login(make_user("charlie"))
+    assert "was deleted" not in html_of(stranger.get(f"/workspaces/{running}/"))

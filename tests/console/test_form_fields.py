@@ -94,12 +94,13 @@ def test_no_name_and_no_id_stands_twice_in_a_form(path: str, admin: Any) -> None
 def test_a_model_with_a_key_is_made_by_its_form(kind: str, admin: Any) -> None:
     values = {
         "id": "claude", "config.kind": kind, "config.api_key": "sk-a-key-of-mine", "config.default_model": "a-model", "config.timeout_s": "30",
-        "config.prices": "a-model: {input: 3, output: 15}",
+        "config.prices.model": "a-model", "config.prices.input": "3", "config.prices.output": "15",
     }  # fmt: skip
     answer = fill(admin, "/compute/llm-providers/new/", values)
     assert answer.status_code == 303, re.findall(r'class="error"[^>]*>.*?</p>', answer.content.decode())
     row = LLMProvider.objects.get(slug="claude")
     assert (row.provider, row.config["default_model"], row.config["timeout_s"]) == (kind, "a-model", 30)
+    assert row.config["prices"] == {"a-model": {"input": 3, "output": 15}}
     assert vault.unseal(row.secrets) == {"api_key": "sk-a-key-of-mine"}
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from accounts.pages.text import CUT, cut_lines, plain
+from accounts.pages.ansi import Ansi, ansi
+from accounts.pages.text import CUT, MARKS, cut_lines, plain
 from sessions_app.events import EventDraft, append
 from sessions_app.models import EventKind
 from tests.factories import make_admin, make_provider, make_template, make_user, make_workspace
@@ -29,6 +30,22 @@ def test_control_and_bidi_characters_become_visible_marks() -> None:
     assert plain(MARKUP) == "&quot;&gt;&lt;script&gt;alert(1)&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;"
 
 
+def test_a_flood_of_control_characters_is_no_flood_of_html() -> None:
+    shown = plain("\x01" * (MARKS + 1000) + "\udcff\u202e")
+    assert shown.count('<span class="ctl"') == MARKS
+    assert len(shown) < 60 * MARKS
+    assert shown.endswith("\u2401" * 1000 + "\ufffd\u25cc")
+
+
+def test_a_cut_line_ends_its_colour_where_the_line_ends() -> None:
+    stream = Ansi(limit=10)
+    assert stream.feed("\x1b[31m0123456789ab\x1b[0mcd\nnext") == (
+        '<span class="a-f1">0123456789</span> \u2026 [4 more characters on this line]\nnext'
+    )
+    assert stream.cut
+    assert ansi("short\n\n" + "x" * 5) == "short\n\nxxxxx"
+
+
 def test_an_endless_line_is_cut_and_says_by_how_much() -> None:
     text = "x" * 200_000
     shown = cut_lines(f"first\n{text}\nlast")
@@ -42,6 +59,12 @@ def test_an_endless_line_is_cut_and_says_by_how_much() -> None:
 ])  # fmt: skip
 def test_markdown_has_no_teeth(source: str, never: str) -> None:
     assert never not in markup.markdown(source)
+
+
+def test_a_text_of_nothing_but_cells_is_no_table() -> None:
+    rows = "|a" * 300 + "\n" + "|-" * 300 + "\n"
+    assert "<td>" in markup.markdown(rows + "|x\n" * 2)
+    assert "<td>" not in markup.markdown(rows + ("|" * 300 + "\n") * 100)
 
 
 def test_a_link_of_a_model_says_where_it_leads() -> None:

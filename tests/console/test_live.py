@@ -101,6 +101,11 @@ def test_who_reads_further_up_is_not_moved_and_sees_how_much_is_new(visit: Visit
         pill = page.locator("#new-pill")
         expect(pill).to_have_text(re.compile(r"\d+ new"))
         assert page.evaluate("window.scrollY") == 0
+        output = page.locator("#transcript .out").first
+        expect(output).to_contain_text("tick 25", timeout=20_000)
+        output.evaluate("one => { one.scrollTop = 10; }")
+        expect(output).to_contain_text("tick 35", timeout=20_000)
+        assert output.evaluate("one => one.scrollTop") == 10, "who reads further up in the output stays there, too"
         page.locator("#main").focus()
         page.keyboard.press("f")
         expect(pill).to_be_hidden()
@@ -148,6 +153,8 @@ def test_a_restarted_server_is_found_again_and_says_what_it_interrupted(
         page = visitor.page
         visitor.go(f"/sessions/{session}/")
         expect(page.locator("#transcript .out", has_text="tick 3")).to_be_visible()
+        own_server.stop()
+        expect(page.locator("#stale")).to_be_in_viewport(timeout=20_000)
         own_server.restart()
         expect(page.locator("#session-head .chip").first).to_have_text("interrupted", timeout=60_000)
         expect(page.locator("#stream-state")).to_have_text("Live", timeout=30_000)

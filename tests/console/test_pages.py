@@ -204,7 +204,7 @@ def test_a_deleted_workspace_says_so_to_whoever_has_transcripts_of_it(world: dic
     Workspace.objects.update(deleted_at=timezone.now())
     hers = browser(make_user("alice")).get(path)
     assert hers.status_code == 404
-    assert "its transcripts stay" in hers.content.decode()
+    assert "its transcripts and what its commands printed stay" in hers.content.decode()
     assert world["session"] in hers.content.decode()
     his = browser(make_user("charlie")).get(path)
     assert his.status_code == 404

@@ -120,7 +120,7 @@ def _create_the_agent(visitor: Visitor) -> None:
     page.get_by_label("Model", exact=True).fill("scripted")
     expect(page.get_by_label("Tools", exact=True)).to_have_value("")
     page.get_by_text("Advanced", exact=True).click()
-    page.get_by_label("System prompt, paragraph 1").fill(PROMPT)
+    page.get_by_label("System prompt, row 1").fill(PROMPT)
     _create(page)
     expect(page.get_by_role("heading", level=1)).to_have_text("code-runner")
 

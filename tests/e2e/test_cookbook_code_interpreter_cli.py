@@ -56,6 +56,7 @@ def test_the_recipe_over_the_command_line(runtime_image: str, api: Api, server: 
         assert WORKSPACE_ID.fullmatch(workspace)
         _sessions(shell, workspace)
         _files(shell, workspace)
+        _what_is_fixed(shell, workspace, tmp_path)
     finally:
         assert shell.out("delete", "workspace", workspace) == f"workspace/{workspace} deleted\n"
         left = left_on_the_engine(workspace)
@@ -85,3 +86,19 @@ def _files(shell: Shell, workspace: str) -> None:
     names = ("out.txt", "sandbox_host.txt", "host_sock.txt")
     files = {n: shell.out("workspace", "files", "get", workspace, n, "--content") for n in names}
     assert_confined(files)
+
+
+def _what_is_fixed(shell: Shell, workspace: str, home: Path) -> None:
+    """A field that was fixed when the object was made stands in the way: 5, with its name, and nothing has changed."""
+    editor = home / "editor"
+    editor.write_text('#!/bin/sh\nsed -i "s/template_id: .*/template_id: other/; s/name: .*/name: new/" "$1"\n')
+    editor.chmod(0o755)
+    shell.environment["PRIMECTL_EDITOR"] = str(editor)
+    before = shell.out("get", "workspace", workspace, "-r", "-o", "yaml")
+    refused = shell.run("edit", "workspace", workspace, code=5)
+    assert refused.stdout == ""
+    assert "spec.template_id: cannot be changed: create a new workspace\n" in refused.stderr
+    after = shell.out("get", "workspace", workspace, "-r", "-o", "yaml")
+    assert [line for line in after.splitlines() if "activity" not in line] == [
+        line for line in before.splitlines() if "activity" not in line
+    ]

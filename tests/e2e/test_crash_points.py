@@ -18,8 +18,10 @@ from tests.live import LiveServer
 pytestmark = [pytest.mark.docker, pytest.mark.e2e, pytest.mark.slow]
 
 STARTING = ("after-row", "after-volume", "after-create", "after-start", "after-handshake")
+PREPARING = ("init-command",)
 RUNNING = ("exec-start", "tool-result")
-DELETING = ("delete-container", "delete-volume", "delete-row")
+DELETING = ("delete-row", "delete-container", "delete-volume", "delete-network")
+POINTS = (*STARTING, *PREPARING, *RUNNING, *DELETING)
 SETTLED = {"running", "stopped", "failed", "lost"}
 # Appends, so that a second run would show.
 COUNTING = "Run this code:\n```python\nopen('/workspace/count', 'a').write('x')\nprint('counted')\n```"
@@ -68,6 +70,7 @@ def objects_of(live: LiveServer) -> set[str]:
         label: dict[str, Any] = {"label": f"primer.instance={live.instance_id}"}
         found = {str(c.name) for c in client.containers.list(all=True, filters=label, ignore_removed=True)}
         found |= {str(v.name) for v in client.volumes.list(filters=label)}
+        found |= {str(n.name) for n in client.networks.list(filters=label)}
         return {name for name in found if not name.startswith("primer-runtime-")}
     finally:
         client.close()
@@ -84,10 +87,20 @@ def everything_settled(live: LiveServer, api: Api) -> bool:
     return True
 
 
-@pytest.mark.parametrize("point", STARTING)
-def test_killed_while_a_workspace_starts(point: str, crashing: Callable[[str], tuple[LiveServer, Api]]) -> None:
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_a_named_point(point: str, crashing: Callable[[str], tuple[LiveServer, Api]]) -> None:
     live, api = crashing(point)
+    if point in STARTING:
+        while_a_workspace_starts(live, api)
+    elif point in PREPARING:
+        while_a_command_of_the_template_runs(live, api)
+    elif point in RUNNING:
+        while_a_session_runs(live, api)
+    else:
+        while_a_workspace_is_deleted(live, api)
 
+
+def while_a_workspace_starts(live: LiveServer, api: Api) -> None:
     def create() -> requests.Response:
         headers = {"Idempotency-Key": "one-workspace"}
         return api.call("POST", "workspaces", json={"template_id": "code-sandbox"}, headers=headers)
@@ -106,8 +119,7 @@ def test_killed_while_a_workspace_starts(point: str, crashing: Callable[[str], t
     eventually(lambda: not objects_of(live), within=60)
 
 
-def test_killed_while_a_command_of_the_template_runs(crashing: Callable[[str], tuple[LiveServer, Api]]) -> None:
-    live, api = crashing("init-command")
+def while_a_command_of_the_template_runs(live: LiveServer, api: Api) -> None:
     commands = ["echo x >> count; sleep 5; echo y >> count", "echo z >> count"]
     template = sample("code-sandbox.yaml")["spec"] | {"id": "counting", "init_commands": commands}
     api.ok("POST", "workspace_templates", template, status=201)
@@ -119,9 +131,7 @@ def test_killed_while_a_command_of_the_template_runs(crashing: Callable[[str], t
     assert counted["content"] == "x\ny\nz\n"
 
 
-@pytest.mark.parametrize("point", RUNNING)
-def test_killed_while_a_session_runs(point: str, crashing: Callable[[str], tuple[LiveServer, Api]]) -> None:
-    live, api = crashing(point)
+def while_a_session_runs(live: LiveServer, api: Api) -> None:
     workspace = api.ok("POST", "workspaces", {"template_id": "code-sandbox"}, status=201)["id"]
     body = {"agent_id": "code-runner", "workspace_id": workspace, "initial_instructions": COUNTING}
     ignoring_the_crash(lambda: api.call("POST", "sessions", json=body))
@@ -141,10 +151,12 @@ def test_killed_while_a_session_runs(point: str, crashing: Callable[[str], tuple
     assert left["stdout"] == "0\n"  # no process of the run lives on
 
 
-@pytest.mark.parametrize("point", DELETING)
-def test_killed_while_a_workspace_is_deleted(point: str, crashing: Callable[[str], tuple[LiveServer, Api]]) -> None:
-    live, api = crashing(point)
-    workspace = api.ok("POST", "workspaces", {"template_id": "code-sandbox"}, status=201)["id"]
+def while_a_workspace_is_deleted(live: LiveServer, api: Api) -> None:
+    """One with a network of its own: the kind that has most to remove."""
+    template = sample("code-sandbox.yaml")["spec"] | {"id": "networked"}
+    backend = template["backend"] | {"network": {"egress": "deny_all", "mode": "internal"}}
+    api.ok("POST", "workspace_templates", template | {"backend": backend}, status=201)
+    workspace = api.ok("POST", "workspaces", {"template_id": "networked"}, status=201)["id"]
     eventually(lambda: api.ok("GET", f"workspaces/{workspace}")["phase"] == "running", within=60)
     ignoring_the_crash(lambda: api.call("DELETE", f"workspaces/{workspace}"))
     killed(live)

@@ -10,7 +10,9 @@ from typing import Any
 from tests.llm.stub_http import Fails, Says, StubServer, require, size_in_tokens
 
 FIELDS = {"model", "max_tokens", "messages", "system", "tools", "tool_choice", "thinking", "stream"}
-STOPS = {"pause": "pause_turn"}
+STOPS = {"pause": "pause_turn", "context_full": "model_context_window_exceeded"}
+THOUGHTS = ("thinking", "redacted_thinking")
+BOUND = "The block is bound to a different conversation. Remove the block, or set `thinking.block_binding.prefix_mismatch_behavior`."
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,128}")
 VERSIONS = ("2026-10-21", "2023-06-01")
 
@@ -21,6 +23,7 @@ class AnthropicStub(StubServer):
     def __init__(self, *steps: Any) -> None:
         super().__init__(*steps)
         self.signed: dict[str, str] = {}  # signature -> thinking
+        self.bound: dict[str, str] = {}  # signature or data -> what was before it, in the question that it answered
 
     # -- answers
 
@@ -51,9 +54,15 @@ class AnthropicStub(StubServer):
         if says.thinking:
             signature = "sig-" + hashlib.sha256(f"{number}{says.thinking}".encode()).hexdigest()
             self.signed[signature] = says.thinking
+            self._bind(signature)
             deltas = [{"type": "thinking_delta", "thinking": piece} for piece in halves(says.thinking)]
             deltas.append({"type": "signature_delta", "signature": signature})
             blocks.append(({"type": "thinking", "thinking": "", "signature": ""}, deltas))
+        if says.redacted:
+            data = f"redacted-{number}-{says.redacted}"
+            self.signed[data] = ""
+            self._bind(data)
+            blocks.append(({"type": "redacted_thinking", "data": data}, []))
         if says.text or not says.calls:  # the API does send empty text
             deltas = [{"type": "text_delta", "text": piece} for piece in halves(says.text)]
             blocks.append(({"type": "text", "text": ""}, deltas))
@@ -63,6 +72,11 @@ class AnthropicStub(StubServer):
             pieces = ["", *halves(arguments)] if arguments else [""]
             blocks.append((block, [{"type": "input_json_delta", "partial_json": piece} for piece in pieces]))
         return blocks
+
+    def _bind(self, signature: str) -> None:
+        if self.asked:
+            body = self.asked[-1]
+            self.bound[signature] = _prefix(body, len(body["messages"]))
 
     def error(self, status: int, kind: str, message: str) -> dict[str, Any]:
         return {"type": "error", "error": {"type": kind, "message": message}, "request_id": "req_1"}
@@ -101,8 +115,18 @@ class AnthropicStub(StubServer):
         require(messages[-1]["role"] == "user", "This model does not support assistant message prefill.")
         for index, message in enumerate(messages):
             self._check_message(index, message, messages)
+        self._check_bound(body)
+        _check_led(body)
         used = any(block["type"] == "tool_use" for m in messages for block in _content(m))
         require(not used or body.get("tools"), "Requests which include `tool_use` blocks must define tools")
+
+    def _check_bound(self, body: dict[str, Any]) -> None:
+        """A thought is taken back only behind what was before it when it was thought."""
+        for index, message in enumerate(body["messages"]):
+            for place, block in enumerate(_content(message)):
+                before = self.bound.get(block.get("signature") or block.get("data") or "")
+                same = before is None or before == _prefix(body, index)
+                require(same, f"messages.{index}.content.{place}: Invalid `signature` in `thinking` block. {BOUND}")
 
     def _check_message(self, index: int, message: dict[str, Any], messages: list[dict[str, Any]]) -> None:
         blocks = _content(message)
@@ -116,6 +140,8 @@ class AnthropicStub(StubServer):
                 require("signature" in block, f"{where}.thinking.signature: Field required")
                 issued = self.signed.get(block["signature"])
                 require(issued == block["thinking"], f"{where}: Invalid `signature` in `thinking` block")
+            elif block["type"] == "redacted_thinking":
+                require(block["data"] in self.signed, f"{where}: Invalid `data` in `redacted_thinking` block")
             elif block["type"] == "tool_use":
                 require(isinstance(block["input"], dict), f"{where}.tool_use.input: Input should be a valid dictionary")
                 require(NAME.fullmatch(block["name"]), f"{where}.tool_use.name: String should match pattern")
@@ -138,9 +164,36 @@ def _check_pairs(index: int, blocks: list[dict[str, Any]], following: list[dict[
     require(not missing, sentence)
     results = [block["tool_use_id"] for block in following if block["type"] == "tool_result"]
     require(len(results) == len(set(results)), "each tool_use must have a single result")
-    if any(block["type"] in ("thinking", "redacted_thinking") for block in blocks):
-        first_kind = blocks[0]["type"]
-        require(first_kind in ("thinking", "redacted_thinking"), "the first block must be `thinking`")
+    if any(block["type"] in THOUGHTS for block in blocks):
+        require(blocks[0]["type"] in THOUGHTS, "the first block must be `thinking`")
+
+
+def _prefix(body: dict[str, Any], count: int) -> str:
+    """The system prompt, the tools and the first messages, without marks for the cache; roles that repeat are one message."""
+    known: list[tuple[str, Any]] = []
+    for message in body["messages"][:count]:
+        known += [(message["role"], _unmarked(block)) for block in _content(message)]
+    said = [[_unmarked(block) for block in body.get(name) or []] for name in ("system", "tools")]
+    return hashlib.sha256(json.dumps([said, known], sort_keys=True).encode()).hexdigest()
+
+
+def _unmarked(block: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in block.items() if name != "cache_control"}
+
+
+def _check_led(body: dict[str, Any]) -> None:
+    """With a budget, the reply that the last results go on with must begin with a thought."""
+    if (body.get("thinking") or {}).get("type") != "enabled":
+        return
+    led = ""
+    for message in reversed(body["messages"]):
+        content = _content(message)
+        if message["role"] == "assistant":
+            led = content[0]["type"]
+        elif not any(block["type"] == "tool_result" for block in content):
+            break
+    sentence = f"Expected `thinking` or `redacted_thinking`, but found `{led}`. When `thinking` is enabled, a final `assistant` message must start with a thinking block"
+    require(led in ("", *THOUGHTS), sentence)
 
 
 def _check_thinking(body: dict[str, Any]) -> None:

@@ -26,6 +26,7 @@ class Says:
     stop: str = ""  # in the words of `agents.messages.StopReason`
     usage: Usage = field(default_factory=lambda: Usage(10, 5))
     ids: tuple[str, ...] = ()  # of the calls, where a test wants its own
+    redacted: str = ""  # a thought that nobody may read
 
 
 @dataclass(frozen=True)

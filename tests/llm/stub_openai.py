@@ -9,13 +9,22 @@ from typing import Any
 from tests.llm.stub_anthropic import halves
 from tests.llm.stub_http import Fails, Says, StubServer, require, size_in_tokens
 
-FIELDS = {"model", "messages", "stream", "stream_options", "max_tokens", "tools", "tool_choice", "temperature"}
+FIELDS = {
+    "model", "messages", "stream", "stream_options", "max_tokens", "max_completion_tokens", "tools", "tool_choice", "temperature",
+    "reasoning_effort",
+}  # fmt: skip
 STOPS = {"max_tokens": "length", "refusal": "content_filter", "end_turn": "stop", "tool_use": "tool_calls"}
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 
 
 class OpenAIStub(StubServer):
     path = "/v1/chat/completions"
+
+    def __init__(self, *steps: Any) -> None:
+        super().__init__(*steps)
+        self.reasons = False  # a model of the newer kind, which wants to be asked otherwise
+        self.wants_thoughts = False  # a model that must be shown what it thought when it called a tool
+        self.alternates = False  # a model whose chat template refuses two questions in a row
 
     @property
     def url(self) -> str:
@@ -66,7 +75,12 @@ class OpenAIStub(StubServer):
     def check(self, body: dict[str, Any], headers: dict[str, str]) -> None:
         for name in body.keys() - FIELDS:
             require(False, f"Unrecognized request argument supplied: {name}")
+        if self.reasons:
+            _check_of_newer_models(body)
         messages = body.get("messages")
+        require(
+            not (body.get("max_tokens") and body.get("max_completion_tokens")), "Setting both limits is not supported"
+        )
         require(body.get("model"), "you must provide a model parameter")
         require(messages, "[] is too short - 'messages'")
         assert isinstance(messages, list)
@@ -82,14 +96,29 @@ class OpenAIStub(StubServer):
                 waiting.remove(message["tool_call_id"])
                 require(isinstance(message["content"], str), f"Invalid value for 'messages[{index}].content'")
                 continue
+            again = self.alternates and index and message["role"] == "user" == messages[index - 1]["role"]
+            require(not again, "Conversation roles must alternate user/assistant/user/assistant/...")
             require(not waiting, f"tool_call_ids did not have response messages: {', '.join(waiting)}")
             if message["role"] == "assistant":
                 waiting = _check_assistant(index, message)
+                known = self.wants_thoughts or "reasoning_content" not in message
+                require(known, "Additional properties are not allowed ('reasoning_content' was unexpected)")
+                thought = not (self.wants_thoughts and waiting) or "reasoning_content" in message
+                require(thought, "The `reasoning_content` in the thinking mode must be passed back to the API.")
             else:
                 require(message["role"] in ("system", "user"), f"'{message['role']}' is not one of the roles")
                 ok = isinstance(message["content"], str) and message["content"]
                 require(ok, f"Invalid value for 'content': expected a string, messages.[{index}]")
         require(not waiting, f"tool_call_ids did not have response messages: {', '.join(waiting)}")
+
+
+def _check_of_newer_models(body: dict[str, Any]) -> None:
+    sentence = (
+        "Unsupported parameter: 'max_tokens' is not supported with this model. Use 'max_completion_tokens' instead."
+    )
+    require("max_tokens" not in body, sentence)
+    sentence = f"Function tools with reasoning_effort are not supported for {body['model']} in /v1/chat/completions. To use function tools, use /v1/responses or set reasoning_effort to 'none'."
+    require(not body.get("tools") or body.get("reasoning_effort") == "none", sentence)
 
 
 def _check_assistant(index: int, message: dict[str, Any]) -> list[str]:

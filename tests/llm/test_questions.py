@@ -58,22 +58,25 @@ async def test_thinking_as_the_agent_wants_it(thinking: Any, sent: Any, wired: M
     assert model.stub.asked[0].get("thinking") == sent
 
 
-async def test_thinking_is_sent_back_unmodified_and_refused_when_it_is_not(wired: Making) -> None:
-    says = Says("", thinking="secret thoughts", calls=((EXEC, '{"command": "ls"}'),))
+async def test_thinking_is_sent_back_unmodified_and_left_out_when_it_is_refused(wired: Making) -> None:
+    says = Says("", thinking="secret thoughts", redacted="x", calls=((EXEC, '{"command": "ls"}'),))
     model = wired("anthropic", says, Says("done"))
     assert model.stub is not None
-    message = reply_of(await heard(model.llm, asking(thinking="auto"))).message
+    message = reply_of(await heard(model.llm, asking(UserMessage("go"), thinking="auto"))).message
     result = ToolResult(message.calls[0].call_id, "a.py")
     await heard(model.llm, asking(UserMessage("go"), message, result, thinking="auto"))
     sent = model.stub.asked[1]["messages"][1]["content"]
+    assert sent == list(message.blocks)
+    assert [block["type"] for block in sent] == ["thinking", "redacted_thinking", "tool_use"]
     assert sent[0]["thinking"] == "secret thoughts"
     assert not model.stub.refusals
     forged = tuple(
         {**block, **({"thinking": "other"} if block["type"] == "thinking" else {})} for block in message.blocks
     )
     broken = AssistantMessage(message.text, message.calls, forged, message.provider)
-    with pytest.raises(LLMConfig, match="signature"):
-        await heard(model.llm, asking(UserMessage("go"), broken, result, thinking="auto"))
+    assert reply_of(await heard(model.llm, asking(UserMessage("go"), broken, result))).message.text == "done"
+    assert len(model.stub.refusals) == 1
+    assert [block["type"] for block in model.stub.asked[-1]["messages"][1]["content"]] == ["tool_use"]
 
 
 async def test_empty_blocks_are_never_sent_back(wired: Making) -> None:

@@ -78,6 +78,8 @@ def test_the_messages_api_takes_a_whole_history() -> None:
         ([USER, said(use("", "run")), told(result(""))], {}, "id: String should match"),
         ([USER, said(use("a", arguments=[])), told(result("a"))], {}, "valid dictionary"),
         ([USER, said(use("a")), told(result("a"))], {"tools": None}, "must define tools"),
+        ([USER, said({"type": "redacted_thinking", "data": "forged"}, use("a")), told(result("a"))], {}, "Invalid `data`"),
+        ([USER, said(use("a")), told(result("a"))], {"thinking": {"type": "enabled", "budget_tokens": 1024}}, "found `tool_use`"),
         ([USER], {"system": [text("")]}, "system"),
         ([USER], {"thinking": {"type": "enabled", "budget_tokens": 10}}, "greater than or equal to 1024"),
         ([USER], {"thinking": {"type": "enabled", "budget_tokens": 4000}}, "must be greater than"),
@@ -95,6 +97,23 @@ def test_the_messages_api_refuses_a_temperature_in_its_present_version() -> None
     body = {"model": "m", "max_tokens": 1, "messages": [USER], "temperature": 0.5}
     with pytest.raises(Refused, match="temperature"):
         AnthropicStub().check(body, {"anthropic-version": "2026-10-21"})
+
+
+def test_the_messages_api_takes_a_thought_back_only_behind_what_was_before_it() -> None:
+    stub, version = AnthropicStub(), {"anthropic-version": "2023-06-01"}
+    question = {"model": "m", "max_tokens": 2000, "tools": [TOOL], "system": [text("Be brief.")], "messages": [USER]}
+    stub.asked.append(question)
+    stub.sse(Says("x", thinking="deep"), 0)
+    reply = said({"type": "thinking", "thinking": "deep", "signature": next(iter(stub.signed))}, use("a"))
+    marked = {**result("a"), "cache_control": {"type": "ephemeral"}}
+    stub.check({**question, "messages": [USER, reply, told(marked)]}, version)
+    for change in (
+        {"messages": [told(text("go on")), reply, told(marked)]},
+        {"system": [text("Be long.")]},
+        {"tools": [TOOL, TOOL]},
+    ):
+        with pytest.raises(Refused, match="bound to a different conversation"):
+            stub.check({**question, "messages": [USER, reply, told(marked)], **change}, version)
 
 
 def chat(*messages: dict[str, Any], **over: Any) -> None:
@@ -142,6 +161,7 @@ def test_chat_completions_takes_a_whole_history() -> None:
         ([asked(), called("a", arguments="[]"), answered("a")], {}, "must be a JSON object"),
         ([asked(), called("a", name="no such tool!"), answered("a")], {}, "function.name"),
         ([asked()], {"thinking": "auto"}, "Unrecognized request argument"),
+        ([asked()], {"max_tokens": 1, "max_completion_tokens": 1}, "Setting both"),
     ],
 )  # fmt: skip
 def test_chat_completions_refuses(messages: list[dict[str, Any]], over: dict[str, Any], words: str) -> None:

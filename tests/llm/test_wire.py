@@ -106,8 +106,9 @@ async def test_a_compressed_answer_is_refused_since_it_was_not_asked_for(kind: s
 @each_kind
 async def test_silence_ends_by_the_providers_timeout(kind: str, wired: Making) -> None:
     model = wired(kind, (WHOLE, How(hang=40)), timeout_s=0.2)
-    with pytest.raises(LLMUnavailable, match=r"did not answer within 0\.2 s"):
+    with pytest.raises(LLMUnavailable, match=r"did not answer within 0\.2 s") as caught:
         await heard(model.llm, asking())
+    assert "raise timeout_s" in caught.value.hint_text
 
 
 async def test_a_whole_reply_counts_also_where_the_connection_stays_open(wired: Making) -> None:
@@ -138,8 +139,9 @@ async def test_nobody_there_is_unavailable(kind: str, wired: Making) -> None:
     model = wired(kind)
     assert model.stub is not None
     model.stub.stop()
-    with pytest.raises(LLMUnavailable, match="cannot be reached"):
+    with pytest.raises(LLMUnavailable, match="cannot be reached") as caught:
         await heard(model.llm, asking())
+    assert "base_url" in caught.value.hint_text
 
 
 @each_kind

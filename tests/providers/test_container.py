@@ -12,7 +12,7 @@ from docker import APIClient
 
 from tests.engine import INSTANCE, DockerView
 from tests.eventually import eventually_async
-from workspaces.providers import manifests
+from workspaces.providers import manifests, objects
 from workspaces.providers.base import (
     DataLost,
     EngineUnavailable,
@@ -201,6 +201,21 @@ async def test_the_death_of_the_runtime_for_memory_is_out_of_memory(
     assert (await container.status(ref)).reason == "out_of_memory"
 
 
+async def test_a_sandbox_that_somebody_kills_after_a_program_of_it_ran_out_of_memory_was_killed(
+    container: ContainerProvider, make_spec: MakeSpec, docker_view: DockerView
+) -> None:
+    ref = await container.start(make_spec(memory_bytes=64 * 1024**2))
+    hog = "python3 -c 'x = bytearray(300 << 20)' || echo was the victim"
+    assert "was the victim" in docker_view.run(ref.container_id, "sh", "-c", hog)
+    docker_view.client.kill(ref.container_id)
+
+    async def stopped() -> bool:
+        return (await container.status(ref)).state is State.STOPPED
+
+    await eventually_async(stopped, within=20)
+    assert (await container.status(ref)).reason == "killed"
+
+
 @pytest.mark.parametrize("verb", ["start", "stop", "destroy"])
 async def test_a_container_that_somebody_paused_is_stopped_and_says_so(
     verb: str, container: ContainerProvider, make_spec: MakeSpec, docker_view: DockerView
@@ -231,6 +246,38 @@ async def test_helpers_that_a_crash_left_are_found_and_removed(
     (found,) = await container.discover()
     assert (found.workspace_id, found.container_id) == (spec.workspace_id, "")
     assert await container.destroy(found) == ["container"]
+
+
+async def test_helpers_that_a_crash_left_beside_a_sandbox_go_and_nothing_else_does(
+    container: ContainerProvider, make_spec: MakeSpec, docker_view: DockerView, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, ref, stopped = docker_view.client, await container.start(make_spec()), await container.start(make_spec())
+    await container.stop(stopped)
+    spec = make_spec(workspace_id=ref.workspace_id)
+    facts = manifests.ImageFacts.from_inspect(client.inspect_image(spec.image))
+    ours, theirs = (
+        client.create_container_from_config(
+            manifests.helper_body(replace(spec, instance_id=instance), facts, mount=None, command=["true"])
+        )["Id"]
+        for instance in (INSTANCE, "somebody-else")
+    )
+    try:
+        await container.sweep_helpers()  # one that young may be at work
+        assert ours in everything(client)
+        monkeypatch.setattr(objects, "HELPER_S", 0)
+
+        async def gone() -> bool:  # the engine counts in whole seconds
+            await container.sweep_helpers()
+            return ours not in everything(client)
+
+        await eventually_async(gone)
+        assert {theirs, ref.container_id, stopped.container_id} <= everything(client)
+    finally:
+        client.remove_container(theirs)
+
+
+def everything(client: Any) -> set[str]:
+    return {str(one["Id"]) for one in client.containers(all=True)}
 
 
 async def test_a_lone_volume_is_found_and_removed(

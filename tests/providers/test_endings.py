@@ -14,10 +14,12 @@ from workspaces.providers.container import ContainerProvider
 ID = "c" * 64
 REF = Ref("container", "ws-0123456789abcdef", 1, container_id=ID)
 VOLUME = {"Name": REF.workspace_id, "Labels": {"primer.instance": "inst"}}
-DIED = {"Type": "container", "Action": "die", "id": ID}
-OOM = {"Type": "container", "Action": "oom", "id": ID, "timeNano": 1_000_000_000}
+DIED = {"Type": "container", "Action": "die", "Actor": {"ID": ID}}
+OOM = {"Type": "container", "Action": "oom", "Actor": {"ID": ID}, "timeNano": 1_000_000_000}
 LATER = {**DIED, "timeNano": 60_000_000_000}
-OTHER = {"Type": "container", "Action": "die", "id": "d" * 64}
+ASKED = {**DIED, "Action": "kill"}
+VICTIM = {"OOMKilled": True}  # engines set it for the whole container also when the kernel took one program of it
+OTHER = {"Type": "container", "Action": "die", "Actor": {"ID": "d" * 64}}
 
 
 async def status(tmp_path: Path, state: dict[str, Any], events: list[dict[str, Any]], **volume: Any) -> Status:
@@ -42,11 +44,17 @@ async def status(tmp_path: Path, state: dict[str, Any], events: list[dict[str, A
 @pytest.mark.parametrize(
     ("state", "events", "reason"),
     [
-        ({"OOMKilled": True}, [DIED], "out_of_memory"),
+        (VICTIM, [OOM, DIED], "out_of_memory"),
+        (VICTIM, [OOM, {**DIED, "timeNano": 21_000_000_000}], "out_of_memory"),  # a busy engine told of the end late
+        (VICTIM, [OOM, LATER], "killed"),
+        (VICTIM, [OOM, ASKED, DIED], "killed"),
+        (VICTIM, [DIED], "killed"),
+        (VICTIM, [], "engine_restart"),
+        ({**VICTIM, "ExitCode": 1}, [OOM, DIED], "exited"),
         ({"ExitCode": 1}, [DIED], "exited"),
         ({"ExitCode": 0}, [], "exited"),
         ({}, [OTHER, DIED], "killed"),
-        ({}, [DIED, OOM], "out_of_memory"),  # the engine heard of the end first, and lost its flag
+        ({}, [DIED, OOM], "out_of_memory"),  # the engine heard of the end first
         ({}, [OOM, LATER], "killed"),  # a program was the victim, a minute before
         ({}, [OTHER], "engine_restart"),
         ({}, [], "engine_restart"),

@@ -132,6 +132,56 @@ def test_a_base_without_python_is_named_with_what_it_lacks(
         docker_view.client.remove_image(broken, force=True)
 
 
+@pytest.mark.docker
+def test_a_replaced_image_that_a_sandbox_still_used_goes_later_and_what_others_built_on_it_stays(
+    runtime_image: str, engine_url: str, tag: str, docker_view: DockerView
+) -> None:
+    client, key = docker_view.client, INSTANCE.replace("-", "_").upper()
+
+    def built(number: int) -> str:
+        """Builds on a base that differs each time, so that the tag names another image each time."""
+        base = based(docker_view, runtime_image, f"{key}={number}")
+        try:
+            list(image.build(tag=tag, base=base, engine_url=engine_url))
+        finally:
+            client.remove_image(base, force=True)
+        return str(client.inspect_image(tag)["Id"])
+
+    first = built(1)
+    holder = client.create_container_from_config({"Image": first, "Cmd": ["true"]})["Id"]
+    theirs = ""
+    try:
+        theirs = str(client.commit(holder)["Id"])  # nameless, and with every label of ours
+        assert built(2) != first
+        assert {first, theirs} <= nameless(docker_view)
+        client.remove_container(holder)
+        assert not {first, theirs} & set(image.drop_replaced(tag, engine_url=engine_url))  # what they built needs it
+        client.remove_image(theirs, noprune=True)  # else the engine itself removes what it was built on
+        assert first in image.drop_replaced(tag, engine_url=engine_url)
+        assert first not in nameless(docker_view)
+    finally:
+        for one in client.containers(all=True, filters={"ancestor": first}):
+            client.remove_container(one["Id"], force=True)
+        for one in {first, theirs} & nameless(docker_view):
+            client.remove_image(one, force=True)
+
+
+def nameless(view: DockerView) -> set[str]:
+    return {
+        str(one["Id"]) for one in view.client.images(all=True) if not set(one["RepoTags"] or []) - {"<none>:<none>"}
+    }
+
+
+def based(view: DockerView, reference: str, env: str) -> str:
+    """The image with one more variable under a name of its own."""
+    body = {"Image": reference, "Cmd": ["true"], "Env": [env]}
+    container = view.client.create_container_from_config(body)["Id"]
+    name = f"primer-test/based-{env.lower().replace('=', '-').replace('_', '-')}"
+    view.client.commit(container, repository=name, tag="1")
+    view.client.remove_container(container)
+    return f"{name}:1"
+
+
 def derive(view: DockerView, reference: str, command: str) -> str:
     body: dict[str, Any] = {
         "Image": reference,

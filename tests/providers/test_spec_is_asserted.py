@@ -12,6 +12,7 @@ from docker import APIClient
 from tests.engine import DockerView
 from workspaces.providers.base import SandboxSpec, SpecMismatch
 from workspaces.providers.container import ContainerProvider
+from workspaces.providers.manifests import ImageFacts, container_body, differences
 
 pytestmark = pytest.mark.docker
 
@@ -28,6 +29,9 @@ CONFIG: dict[str, Any] = {
     "Healthcheck": {"Test": ["CMD", "true"], "Interval": 10**9},
     "Tty": True,
     "OpenStdin": True,
+    "AttachStdin": True,
+    "AttachStdout": True,
+    "AttachStderr": True,
 }
 HOST: dict[str, Any] = {
     "Init": True,
@@ -41,6 +45,7 @@ HOST: dict[str, Any] = {
     "IpcMode": "shareable",
     "PidMode": "host",
     "UsernsMode": "host",
+    "DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}],
     "Devices": [{"PathOnHost": "/dev/null", "PathInContainer": "/dev/xnull", "CgroupPermissions": "rwm"}],
     "DeviceCgroupRules": ["c 1:3 rwm"],
     "GroupAdd": ["27"],
@@ -67,6 +72,10 @@ HOST: dict[str, Any] = {
     "MaskedPaths": [],
     "ReadonlyPaths": [],
 }
+# An engine takes none of these together with the rest of the request, so no container comes of them; and without a wish the
+# engine's own default runtime is no difference. They are held against the request like every other field.
+REFUSED = {"UTSMode", "VolumesFrom", "Links", "Runtime"}
+OURS_ALONE = {"MaskedPaths", "ReadonlyPaths"}  # never asked for: the engine's own lists, which must not be empty
 
 
 def tamper(monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], None]) -> None:
@@ -99,6 +108,30 @@ async def test_a_container_that_differs_in_a_field_is_removed(
     with pytest.raises(SpecMismatch, match=field):
         await container.start(spec)
     assert docker_view.names(spec.workspace_id) == []
+
+
+def test_every_field_of_the_request_is_changed_here(make_spec: Callable[..., SandboxSpec]) -> None:
+    body = container_body(make_spec(), ImageFacts("sha256:0"), "")
+    assert set(body) - {"Image", "HostConfig"} == set(CONFIG)
+    assert set(body["HostConfig"]) == (set(HOST) - OURS_ALONE) | REFUSED
+
+
+@pytest.mark.parametrize("field", sorted(REFUSED))
+def test_what_no_engine_makes_is_compared_all_the_same(field: str, make_spec: Callable[..., SandboxSpec]) -> None:
+    body = container_body(make_spec(engine_runtime="runsc"), ImageFacts("sha256:0"), "")
+    made = {
+        "Image": body["Image"],
+        "Config": body,
+        "HostConfig": {**body["HostConfig"], "MaskedPaths": ["x"], "ReadonlyPaths": ["x"]},
+    }
+    ours = [
+        {"Type": m["Type"], "Name": m["Source"], "Destination": m["Target"], "RW": True}
+        for m in body["HostConfig"]["Mounts"]
+    ]
+    made["Mounts"] = ours
+    assert differences(made, body) == []
+    made["HostConfig"][field] = "host" if field in ("UTSMode", "Runtime") else ["another"]
+    assert [one.partition(":")[0] for one in differences(made, body)] == [field]
 
 
 async def test_a_container_of_another_image_is_removed(

@@ -10,6 +10,7 @@ import pytest
 
 from tests.engine import INSTANCE, DockerView, docker_view, new_workspace_id, runtime_image  # noqa: F401
 from tests.runtime.conftest import SECRET, request
+from tests.runtime.test_resume import read_all
 from workspaces.execution import ExecOutcome
 from workspaces.providers import provider_class
 from workspaces.providers.base import SandboxSpec
@@ -72,10 +73,11 @@ for pid in (1, os.getppid()):
             print('OPENED', path, os.listdir(path) if name in ('fd', 'map_files') else os.open(path, os.O_RDONLY))
         except OSError as error:
             print(error.strerror)
-print([line for line in open('/proc/1/status') if line.startswith('SigCgt')])
+print([line for line in open('/proc/1/status') if line.startswith(('SigCgt', 'Threads'))])
 """
     _, out = await py(boxed, code)
     assert "OPENED" not in out
+    assert r"Threads:\t1\n" in out  # no other thread id leads to it
     assert "0000000000000000" in out  # no handler at all: the kernel then drops every signal from inside
 
 
@@ -114,6 +116,38 @@ print('END OF OUTPUT')
     assert b"".join([chunk.data async for chunk in other.output()]) == b"other\n"
     assert (await other.outcome()).exit_code == 5  # although its keeper was killed
     await alone(boxed)
+
+
+async def test_fifty_megabytes_arrive_whole_while_the_program_kills_the_bridge_under_them(boxed: Sandbox) -> None:
+    code = """
+import hashlib, os, random, sys
+source, digest, left, kills = random.Random(7), hashlib.sha256(), 50_000_000, 0
+cut = left - source.randrange(1, 6_000_000)
+while left:
+    block = source.randbytes(min(left, 30011))
+    left -= len(block)
+    digest.update(block)
+    sys.stdout.buffer.write(block)
+    if left >= cut:
+        continue
+    cut -= source.randrange(1, 6_000_000)
+    for pid in filter(str.isdigit, os.listdir('/proc')):
+        try:
+            if open(f'/proc/{pid}/cmdline', 'rb').read().endswith(b'\\0bridge\\0'):
+                os.kill(int(pid), 9)
+                kills += 1
+        except OSError:
+            pass
+sys.stdout.flush()
+print(digest.hexdigest(), kills, file=sys.stderr)
+"""
+    handle = await boxed.start_exec(request("python3", "-c", code, timeout_s=120))
+    digest, length, err = await read_all(handle)
+    outcome = await handle.outcome()
+    assert (outcome.ended_by, outcome.exit_code, outcome.stdout_bytes, length) == ("exit", 0, 50_000_000, 50_000_000)
+    printed, kills = err.decode().split()
+    assert digest == printed
+    assert int(kills) > 5
 
 
 async def test_a_fork_bomb_at_the_pids_limit_is_gone_at_its_timeout_and_calls_are_answered_meanwhile(
@@ -170,6 +204,9 @@ async def test_the_environment_holds_nothing_of_the_control_plane(boxed: Sandbox
     _, out, _ = await boxed.run(request("sh", "-c", "env; cat /proc/1/cmdline | tr '\\0' ' '"))
     text = out.decode().lower()
     assert not any(word in text for word in ("api_key", "secret", "token", "django_", "database_url", "anthropic"))
+    _, out, _ = await boxed.run(request("env"))
+    names = {line.partition("=")[0] for line in out.decode().splitlines()}
+    assert names == {"HOME", "LANG", "PATH", "HOSTNAME", "PYTHONDONTWRITEBYTECODE"}
 
 
 async def test_a_run_that_stops_every_process_it_can_still_ends_and_the_stopped_bridge_goes(boxed: Sandbox) -> None:

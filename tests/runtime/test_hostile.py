@@ -19,7 +19,7 @@ from workspaces.providers.base import ChannelClosed
 from workspaces.runtime import protocol
 from workspaces.sandbox import Sandbox
 from workspaces.sandbox_errors import ProtocolError, SandboxRefused
-from workspaces.sandbox_link import Link
+from workspaces.sandbox_link import Link, tagger
 
 # -- a stranger at the runtime's socket
 
@@ -187,6 +187,7 @@ class Liar:
         self.send(protocol.WELCOME, 0, protocol.dumps({"proof": protocol.derive(key, script, b"server").hex()}))
         self.encoder.secure(protocol.derive(key, script, b"s2c"))
         self.decoder.secure(protocol.derive(key, script, b"c2s"))
+        self.bulk_tag = tagger(protocol.derive(key, script, b"s2c-bulk"))
         _, stream, _ = await self.receive()
         facts: dict[str, object] = {"version": "9", "boot_id": "b", "uid": 1, "pid": 1, "hostname": "h", "python": "3"}
         facts |= {"machine": "m", "workdir": "/w", "rss_bytes": 1, "limits": {}}

@@ -156,3 +156,18 @@ async def test_a_kind_that_fails_leaves_the_others_their_turn(monkeypatch: pytes
     assert not await sync_to_async(Exec.objects.filter(pk=row.pk).exists)()
     assert "prune failed" in caplog.text
     assert "'commands': 1" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+async def test_without_an_engine_there_are_no_images_to_remove_and_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Any, caplog: Any
+) -> None:
+    from primer_site import loop
+
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none.sock")
+    try:
+        await prune.once(asyncio.Event())
+    finally:
+        await asyncio.to_thread(loop.close_database_threads)
+    assert "'images': 0" in caplog.text
+    assert "prune failed" not in caplog.text

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.e2e
 
 def test_it_says_where_it_serves_and_what_to_type_next(own_server):
     own_server.start(**NO_ENGINE)
-    assert own_server.output[-2:] == [f"Server   {own_server.url}/", "Try      primectl run -c 'print(6*7)'"]
+    assert own_server.output[-2:] == [f"Console  {own_server.url}/", "Try      primectl run -c 'print(6*7)'"]
     assert requests.get(f"{own_server.url}/healthz", timeout=10).json() == {"ok": True}
 
 
@@ -27,7 +27,7 @@ def test_a_second_one_names_the_first_and_succeeds(server):
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         f"ok    server    runs already as process {server.pid}",
-        f"Server   {server.url}/",
+        f"Console  {server.url}/",
     ]
 
 

@@ -97,14 +97,14 @@ def test_primer_up_serves_from_the_wheel_in_an_empty_directory(full: Clean, tmp_
             lines.append(line)
             if line.startswith("Try "):
                 break
-        url = next(line.split()[1].rstrip("/") for line in lines if line.startswith("Server "))
+        url = next(line.split()[1].rstrip("/") for line in lines if line.startswith("Console "))
         assert requests.get(f"{url}/readyz", timeout=30).json() == {"ready": True}
         head = {"Authorization": "Bearer " + "t" * 40}
         assert requests.get(f"{url}/v1/docs/", headers=head, timeout=30).status_code == 200
         agents = full.run("primectl", "get", "agents", "-o", "name", cwd=tmp_path)
         assert agents.stdout == "agent/default-runner\n", agents.stderr
         again = full.run("primer", "up", cwd=tmp_path)
-        assert f"Server   {url}/" in again.stdout
+        assert f"Console  {url}/" in again.stdout
     finally:
         server.send_signal(signal.SIGTERM)
         rest, _ = server.communicate(timeout=60)

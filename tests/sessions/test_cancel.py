@@ -18,8 +18,9 @@ from agents.messages import Usage
 from primer_site import loop
 from sessions_app import claims, runner
 from sessions_app.models import SessionEvent
-from sessions_app.runner import CANCEL_S, COMMAND_DEAD, HEARTBEAT_S, STILL_ENDING, STOP_S, Run
+from sessions_app.runner import CANCEL_S, COMMAND_DEAD, COMMAND_UNSEEN, HEARTBEAT_S, STILL_ENDING, STOP_S, Run
 from sessions_app.services import session_cancel
+from tests.eventually import eventually
 from tests.factories import Api
 from tests.llm.stub_http import Fails, How, Says, StubServer
 from tests.sessions.cast import call, ended, events_of, make_session, start, until_event
@@ -27,7 +28,9 @@ from tests.sessions.conftest import Playing, Process
 from tests.sessions.models import Modelled, data_of, each_kind, run
 from workspaces.execution import ExecRequest
 from workspaces.models import COMING, Exec, Workspace
+from workspaces.providers.base import EngineUnavailable
 from workspaces.runtime import killer, protocol
+from workspaces.sandbox import Sandbox
 
 WITHIN_S = 30.0  # for a busy machine; what is cancelled here would else go on for minutes
 STUBBORN = "trap '' TERM; while :; do sleep 0.1; done"
@@ -225,3 +228,28 @@ def test_a_sandbox_that_does_not_answer_holds_up_no_cancel_and_is_not_called_dea
     (result,) = data_of(session_id, "tool_result")
     assert STILL_ENDING in result["text"]
     assert (result["ok"], result["ended_by"]) == (False, None)
+
+
+def test_a_command_whose_sandbox_could_not_be_asked_is_not_called_dead(
+    process: Process, workspace: Workspace, playing: Playing, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start_exec = Sandbox.start_exec
+
+    async def never(self: Sandbox, request: ExecRequest, **settings: Any) -> Any:
+        if "sleep 600" not in " ".join(request.argv):  # the probes of its boot
+            return await start_exec(self, request, **settings)
+        await asyncio.Event().wait()
+
+    async def away(self: Sandbox, exec_id: str, by: str) -> None:
+        raise EngineUnavailable
+
+    monkeypatch.setattr(Sandbox, "start_exec", never)
+    monkeypatch.setattr(Sandbox, "kill_exec", away)
+    session_id = start(alice, workspace, playing({"calls": [call("sleep 600")]}), "go")
+    until_event(session_id, "tool_call")
+    eventually(lambda: Exec.objects.filter(session_id=session_id).exists())
+    item = cancelled(alice, session_id)
+    assert item["ended_detail"]["hint"] == COMMAND_UNSEEN
+    (result,) = data_of(session_id, "tool_result")
+    assert COMMAND_UNSEEN in result["text"]
+    assert result["ok"] is False

@@ -16,8 +16,9 @@ from hypothesis import settings as rules
 from hypothesis import strategies as st
 
 from accounts.pages.ansi import Ansi, ansi, nearest
-from sessions_app.fragments import Fragments, merged, render_event, verdict
+from sessions_app.fragments import WRITE_LINES, Fragments, merged, render_event
 from sessions_app.models import EventKind, SessionEvent
+from workspaces.pages.verdicts import verdict
 
 EVIL = "</pre></bdi><script>alert(1)</script><img src=x onerror=alert(1)>\"'>{{ 987|add:1 }}\x1b[31mred\u202e\x07\x00"
 TAGS = {
@@ -189,6 +190,27 @@ def test_links_to_files_and_output_are_there_only_for_a_workspace_that_can_be_re
     ]
     assert [Reader(Fragments().of(one)).links[1:] for one in (write, gap)] == [[], []]
     assert "97.7 KiB of stdout are not shown here (bytes 200000 to 300000)" in Reader(Fragments().of(gap)).text
+
+
+def test_what_a_command_printed_is_linked_to_when_its_workspace_is_deleted() -> None:
+    write = event(
+        "tool_call", {"call_id": "c", "name": "workspace__write", "arguments": {"path": "a.py", "content": "x"}}
+    )
+    output = {"call_id": "c", "exec_id": "e1", "stream": "stderr"}
+    gap = event("tool_output", {**output, "gap": [200_000, 300_000]})
+    odd = event("tool_output", {**output, "offset": 0, "text": "caf\ufffd\n" + "x" * 9000})
+    links = [Reader(Fragments("", "sess-1", "ws-1").of(one)).links[1:] for one in (write, gap, odd)]
+    page, raw = "/workspaces/ws-1/exec/e1/", "/workspaces/ws-1/exec/e1/raw/?stream=stderr"
+    assert links == [[], [page, raw], [raw, page + "?wide=1"]]
+    plain = event("tool_output", {**output, "offset": 0, "text": "caf\u00e9\n"})
+    assert Reader(Fragments("ws-1", "sess-1", "ws-1").of(plain)).links[1:] == []
+
+
+def test_a_card_of_a_written_file_has_a_bounded_number_of_lines() -> None:
+    content = {"path": "a.txt", "content": "\n" * 100_000}
+    html = Fragments().of(event("tool_call", {"call_id": "c", "name": "workspace__write", "arguments": content}))
+    assert html.count("<li>") == WRITE_LINES
+    assert f"{100_000 - WRITE_LINES} more lines" in html
 
 
 def test_thinking_says_how_long_it_took_from_what_came_before_it_to_its_last_word() -> None:

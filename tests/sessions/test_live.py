@@ -99,6 +99,7 @@ def test_sockets_that_join_while_events_flow_see_each_once_and_in_order(session:
     async def scenario() -> None:
         chance = random.Random(5)
         sockets: list[Socket] = []
+        begins: list[int] = []
 
         async def flow() -> None:
             for number in range(150):
@@ -108,7 +109,8 @@ def test_sockets_that_join_while_events_flow_see_each_once_and_in_order(session:
         while not writer.done():
             await asyncio.sleep(chance.random() * 0.02)
             if len(sockets) < 50:
-                sockets.append(Socket(session, after=chance.choice([0, 1, 50])))
+                begins.append(chance.choice([0, 1, 50]) + 1)
+                sockets.append(Socket(session, after=begins[-1] - 1))
             if chance.random() < 0.1:
                 await sockets[chance.randrange(len(sockets))].leave()
         await writer
@@ -117,8 +119,7 @@ def test_sockets_that_join_while_events_flow_see_each_once_and_in_order(session:
         assert len(stayed) > 10
         for socket in stayed:
             await socket.until(last)
-        for socket in sockets:
-            first = socket.got[0] if socket.got else 1
+        for first, socket in zip(begins, sockets, strict=True):
             assert socket.got == list(range(first, first + len(socket.got)))
             await socket.leave()
 
@@ -295,6 +296,30 @@ def test_a_socket_that_leaves_in_its_replay_takes_no_later_one_along(session: Ag
         assert live.open_feeds() == {}
 
     run(scenario())
+
+
+@pytest.mark.usefixtures("always_permitted")
+def test_a_reader_that_is_ended_in_the_moment_of_a_bell_ends(session: AgentSession) -> None:
+    """A cancel that was swallowed then would leave a reader behind that looks about for ever."""
+
+    async def scenario() -> list[bool]:
+        socket = Socket(session)
+        await socket.until(2)
+        feed = Feed._all[session.pk]
+        async with asyncio.timeout(10):
+            while not feed._bell._waiters:
+                await asyncio.sleep(0)
+        pump = feed._tasks[0]
+        feed._bell.set()
+        await asyncio.sleep(0)
+        pump.cancel()
+        await asyncio.wait({pump}, timeout=5)
+        ended = [pump.done()]
+        pump.cancel()
+        await socket.leave()
+        return ended
+
+    assert run(scenario()) == [True]
 
 
 @pytest.mark.usefixtures("always_permitted")

@@ -58,7 +58,9 @@ def exit_status(done: dict[str, Any]) -> int | None:
 
 
 def processes_of_the_workspace(docker: DockerView, workspace: str) -> list[str]:
-    """Command lines in the container, without the runtime, its keepers and the engine's bridge."""
+    """Command lines in the container, without the runtime, its keepers and the engine's bridge; none when it has ended."""
+    if not docker.client.inspect_container(workspace)["State"]["Running"]:
+        return []  # in one case its PID 1 may be the victim
     table = docker.client.top(workspace, ps_args="-eo pid,args")
     return [row[1] for row in table["Processes"] if "runtime.pyz" not in row[1] and "<defunct>" not in row[1]]
 
@@ -102,16 +104,36 @@ def test_a_case_ends_as_it_should(case: dict[str, Any], workspace: str, docker: 
 
 def afterwards(case: dict[str, Any], done: dict[str, Any], workspace: str, docker: DockerView, alice: Api) -> None:
     for state in case["assert"].get("after", []):
-        if state in ("alive", "recovers"):
+        name, _, limit = state.partition("<=")
+        if name in ("alive", "recovers"):
             again = alice.post(f"workspaces/{workspace}/exec", {"argv": ["echo", "alive"]})
             assert again.json().get("stdout") == "alive\n", again.content
-        elif state.startswith("leftover"):
+        elif name in ("leftover", "killall"):  # the product has ended them by itself
             eventually(lambda: not processes_of_the_workspace(docker, workspace), within=10)
-        elif state == "listed":
+        elif name == "listed":
             left = processes_of_the_workspace(docker, workspace)
             assert not left or done["survivors"], left
-        elif state.startswith("log_kb"):
-            assert len(docker.client.logs(workspace)) <= int(state.partition("<=")[2]) * 1024
+        elif name == "log_kb":
+            assert len(docker.client.logs(workspace)) <= int(limit) * 1024
+        elif name == "df_drop_mb":  # what lies in the workspace is all that the host has lost to it
+            assert int(inside(alice, workspace, "du -sm .").split()[0]) <= int(limit)
+        elif name == "mem_mb":
+            scratch_is_small_and_can_be_emptied(alice, workspace, int(limit))
+        else:
+            pytest.fail(f"{case['id']} asserts {state}, which nothing here looks at")
+
+
+def scratch_is_small_and_can_be_emptied(alice: Api, workspace: str, limit_mib: int) -> None:
+    """What lies in /tmp and /dev/shm stays charged to the workspace: a bounded amount, until somebody removes it."""
+    files = "/sys/fs/cgroup/memory/memory.stat /sys/fs/cgroup/memory.stat"  # of either version
+    charged = f"cat {files} 2>/dev/null | awk '$1 == \"shmem\" {{ print int($2 / 1048576) }}'"
+    assert limit_mib < int(inside(alice, workspace, charged)) <= 64 + 16
+    inside(alice, workspace, "rm -f /tmp/* /dev/shm/*")
+    assert int(inside(alice, workspace, charged)) <= limit_mib
+
+
+def inside(alice: Api, workspace: str, line: str) -> str:
+    return str(alice.post(f"workspaces/{workspace}/exec", {"command": line}).json()["stdout"])
 
 
 def test_what_the_confinement_cannot_show_is_shown_as_absent_and_the_verdict_is_not_proven(

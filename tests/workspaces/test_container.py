@@ -6,13 +6,16 @@ import threading
 from typing import Any
 
 import pytest
+from docker import APIClient
 
-from tests.engine import DockerView
+from tests.engine import INSTANCE, DockerView
 from tests.eventually import eventually
 from tests.factories import CONTAINER_BACKEND, Api, make_template
 from tests.workspaces.conftest import Process, create, phase_of, until
 from tests.workspaces.test_exec import run
+from workspaces import reconcile
 from workspaces.models import Workspace, WorkspaceProvider
+from workspaces.providers import objects
 from workspaces.providers.engine import TIMEOUT_S
 
 pytestmark = pytest.mark.docker
@@ -47,6 +50,23 @@ def test_a_missing_image_fails_at_once_with_nothing_left_and_may_be_tried_again(
         until(alice, workspace, "running")
     finally:
         docker.client.remove_image("primer/absent:nope")
+
+
+@pytest.mark.parametrize(("field", "value"), [("Privileged", True), ("PidsLimit", -1), ("NetworkMode", "bridge")])
+def test_a_container_that_the_engine_made_otherwise_fails_the_workspace_and_is_removed(
+    field: str, value: Any, docker: DockerView, runtime_image: str, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = APIClient.create_container_from_config
+
+    def make(self: APIClient, config: dict[str, Any], *name: str) -> Any:
+        return real(self, {**config, "HostConfig": {**config["HostConfig"], field: value}}, *name)
+
+    monkeypatch.setattr(APIClient, "create_container_from_config", make)
+    workspace = create(alice, "box")
+    found = until(alice, workspace, "failed")
+    assert found["phase_reason"] == "spec_mismatch"
+    assert field in found["phase_detail"]
+    assert docker.names(workspace) == []
 
 
 def test_a_container_removed_behind_our_back_is_lost_and_starts_again_over_its_files(
@@ -170,26 +190,24 @@ def test_two_runs_at_once_do_not_see_each_others_end(box: str, alice: Api) -> No
     assert results["whole"]["evidence"]["shared"] is True
 
 
-def test_two_hundred_quick_programs_each_give_their_whole_output(box: str, alice: Api) -> None:
+def test_five_hundred_quick_programs_each_give_their_whole_output(box: str, alice: Api) -> None:
     outputs: list[str] = []
 
     def go() -> None:
         outputs.extend(run(alice, box, "echo", "hello")["stdout"] for _ in range(25))
 
-    threads = [threading.Thread(target=go) for _ in range(8)]
+    threads = [threading.Thread(target=go) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert outputs == ["hello\n"] * 200
+    assert outputs == ["hello\n"] * 500
 
 
 def test_a_busy_workspace_still_answers(box: str, alice: Api) -> None:
-    spin = "import threading\nx = bytearray(100 << 20)\nwhile True: pass"
-    ids = [
-        alice.post(f"workspaces/{box}/exec", {"argv": ["python3", "-c", spin], "background": True}).json()["id"]
-        for _ in range(2)
-    ]
+    hold = "import time\nx = bytearray(200 << 20)\ntime.sleep(600)"
+    busy = [*([["sh", "-c", "while :; do :; done"]] * 4), ["python3", "-c", hold]]
+    ids = [alice.post(f"workspaces/{box}/exec", {"argv": argv, "background": True}).json()["id"] for argv in busy]
     assert run(alice, box, "echo", "hi")["stdout"] == "hi\n"
     assert alice.get(files(box)).status_code == 200
     for exec_id in ids:
@@ -223,6 +241,21 @@ def test_an_orphan_of_ours_is_removed_at_boot(box: str, process: Process, docker
     assert phase_of(alice, box) == "404"
 
 
+def test_a_helper_that_a_killed_server_left_beside_a_live_workspace_is_removed(
+    box: str, process: Process, docker: DockerView, runtime_image: str, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = {"primer.instance": INSTANCE, "primer.workspace": box, "primer.role": "helper"}
+    body = {"Image": runtime_image, "Cmd": ["true"], "Labels": labels}
+    docker.client.create_container_from_config(body)
+    assert len([name for name in docker.names(box) if name.startswith("container")]) == 2
+    monkeypatch.setattr(objects, "HELPER_S", 0)
+    monkeypatch.setattr(reconcile, "HELPERS_EVERY_S", 0.5)
+    process.stop()
+    process.start()
+    eventually(lambda: docker.names(box) == [f"container /{box}", f"volume {box}"], within=30)
+    assert run(alice, box, "echo", "alive")["stdout"] == "alive\n"
+
+
 def test_verify_runs_the_probes_again(box: str, alice: Api) -> None:
     first = alice.get(f"workspaces/{box}").json()["confinement"]
     again = alice.post(f"workspaces/{box}/verify")
@@ -252,6 +285,18 @@ def test_a_limit_that_was_lifted_since_the_start_fails_the_confinement_at_the_ne
 def outcome_of(proof: dict[str, Any], name: str) -> dict[str, Any]:
     found: dict[str, Any] = next(check for check in proof["checks"] if check["name"] == name)
     return found
+
+
+def test_a_disk_that_is_only_soft_is_said_to_be_and_is_refused_where_it_must_hold(
+    box: str, alice: Api, bob: Api
+) -> None:
+    asked = CONTAINER_BACKEND["disk_bytes"]
+    assert alice.get(f"workspaces/{box}").json()["applied"]["limits"]["disk"] == {
+        "asked": asked, "applied": asked, "enforced": "soft",
+    }  # fmt: skip
+    refused = bob.patch("workspace_templates/box", {"require": "enforced"})
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (422, "require")
+    assert "disk (soft)" in refused.json()["errors"][0]["message"]
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ import pytest
 from primer_site import loop
 from tests.eventually import eventually
 from tests.factories import Api, make_workspace
-from tests.workspaces.conftest import Process, sandbox_pid, until
-from workspaces import execs
+from tests.workspaces.conftest import Process, create, sandbox_pid, until
+from workspaces import access, execs
 from workspaces.models import Exec, ExecOutput
 
 
@@ -81,8 +82,38 @@ def test_a_program_that_cannot_start_is_named_with_what_to_do_and_is_not_output(
     assert (answer.status_code, answer.json()["code"]) == (422, "cannot_start")
     assert answer.json()["detail"].startswith(sentence)
     assert hint in answer.json()["hint"]
+    assert [error["field"] for error in answer.json()["errors"]] == ["cwd" if cwd else "argv[0]"]
     kept = alice.get(f"workspaces/{running}/exec").json()["items"][0]
     assert (kept["state"], kept["ended_by"], kept["error"]["code"]) == ("ended", "not_started", "cannot_start")
+
+
+def test_a_shell_line_that_cannot_start_is_named_as_the_line(running: str, alice: Api) -> None:
+    answer = alice.post(f"workspaces/{running}/exec", {"command": "x" * 200_000})
+    assert (answer.status_code, answer.json()["code"]) == (422, "cannot_start")
+    assert [error["field"] for error in answer.json()["errors"]] == ["command"]
+
+
+@pytest.mark.parametrize("body", [{"argv": ["nosuchcmd"]}, {"argv": ["true"], "cwd": "nope"}])
+def test_the_repeat_of_a_key_whose_program_could_not_start_gets_the_same_answer(
+    body: dict[str, Any], running: str, alice: Api
+) -> None:
+    key = {"Idempotency-Key": "the-same"}
+    first, repeat = (alice.post(f"workspaces/{running}/exec", body, key) for _ in range(2))
+    assert first.json() | {"request_id": ""} == repeat.json() | {"request_id": ""}
+    assert (first.status_code, repeat.status_code) == (422, 422)
+
+
+def test_variables_that_steer_a_loader_reach_the_program_and_never_the_runtime(
+    process: Process, template: Any, alice: Api
+) -> None:
+    """A runtime that read them could not even start."""
+    steering = {"PYTHONHOME": "/nowhere", "PYTHONPATH": "/nowhere", "LD_PRELOAD": "/nowhere.so"}
+    workspace = create(alice, env=steering)
+    until(alice, workspace, "running")
+    done = run(alice, workspace, "sh", "-c", "echo $PYTHONHOME $PYTHONPATH $LD_PRELOAD")
+    assert done["stdout"] == "/nowhere /nowhere /nowhere.so\n"
+    assert run(alice, workspace, "python3", "-c", "1")["exit_code"] == 1  # without its own library
+    assert alice.get(f"workspaces/{workspace}").json()["phase"] == "running"
 
 
 # -- what comes back
@@ -193,7 +224,12 @@ def test_the_output_of_a_running_program_can_be_read(running: str, alice: Api) -
     path = f"workspaces/{running}/exec/{answer.json()['id']}"
     page = eventually(lambda: (p := alice.get(f"{path}/output").json())["data"] and p)
     assert (page["data"], page["ended"]) == ("early\n", False)
-    assert alice.get(path).json()["state"] == "running"
+    seen = alice.get(path)
+    assert (seen.json()["state"], seen.json()["stdout_bytes"]) == ("running", 6)
+    (listed,) = alice.get(f"workspaces/{running}/exec", state="running").json()["items"]
+    assert (listed["stdout_bytes"], listed["stderr_bytes"]) == (6, 0)
+    assert alice.get(path, headers={"If-None-Match": seen.headers["ETag"]}).status_code == 304
+    assert alice.get(path, headers={"If-None-Match": seen.headers["ETag"].replace(".6", ".0")}).status_code == 200
     assert alice.delete(path).status_code == 204
 
 
@@ -207,6 +243,30 @@ def test_delete_ends_a_program_and_says_who_did_it(running: str, alice: Api) -> 
     ended = alice.get(path).json()
     assert (ended["ended_by"], ended["evidence"]["cancelled_by"]) == ("cancelled", "alice")
     assert alice.delete(path).status_code == 204  # again is success
+
+
+def test_what_a_program_left_behind_is_not_called_ended_while_its_engine_is_away(
+    running: str, provider: Any, root_path: str, alice: Api
+) -> None:
+    done = run(alice, running, "sh", "-c", "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo started")
+    [left] = done["survivors"]
+    path = f"workspaces/{running}/exec/{done['id']}"
+    provider.write_spec({"config": {"kind": "fake", "fault": "refuses", "root_path": root_path}})
+    loop.run(access.close_all(), 10)  # the channel that is open still serves
+    answer = alice.delete(path)
+    assert (answer.status_code, answer.json()["code"]) == (503, "engine_unavailable"), answer.content
+    assert Path(f"/proc/{left['pid']}").exists()
+    provider.write_spec({"config": {"kind": "fake", "root_path": root_path}})
+    eventually(lambda: alice.delete(path).status_code == 204, within=20)
+    eventually(lambda: not Path(f"/proc/{left['pid']}").exists())
+
+
+def test_what_a_program_left_behind_went_with_its_sandbox(running: str, alice: Api) -> None:
+    done = run(alice, running, "sh", "-c", "setsid sleep 600 >/dev/null 2>&1 </dev/null & echo started")
+    assert done["survivors"]
+    alice.post(f"workspaces/{running}/stop")
+    until(alice, running, "stopped")
+    assert alice.delete(f"workspaces/{running}/exec/{done['id']}").status_code == 204
 
 
 def test_deleting_an_unknown_program_is_404(running: str, alice: Api) -> None:

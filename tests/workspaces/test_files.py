@@ -81,6 +81,24 @@ def test_a_bad_body_names_its_field(body: Any, field: str, running: str, alice: 
     assert (answer.status_code, answer.json()["errors"][0]["field"]) == (422, field)
 
 
+def test_what_the_sandbox_finds_wrong_with_a_path_names_the_field_that_it_stands_in(running: str, alice: Api) -> None:
+    outside = "/outside/of/it"
+    alice.put(files(running), {"content": "x"}, path="a")
+    answers = {
+        "path": alice.put(files(running), {"content": "x"}, path=outside),
+        "cursor": alice.get(files(running), cursor="zzz"),
+        "target": alice.post(files(running, "/move"), {"source": "a", "target": outside}),
+        "source": alice.post(files(running, "/move"), {"source": outside, "target": "b"}),
+    }
+    for field, answer in answers.items():
+        assert (answer.status_code, [error["field"] for error in answer.json()["errors"]]) == (422, [field]), (
+            answer.content
+        )
+    alice.post(files(running, "/dir"), {"path": "d"})
+    into_itself = alice.post(files(running, "/move"), {"source": "d", "target": "d/in"})
+    assert (into_itself.status_code, into_itself.json()["errors"][0]["field"]) == (422, "target")
+
+
 def test_what_is_not_there_is_404(running: str, alice: Api) -> None:
     for answer in (
         read(alice, running, "nope"),

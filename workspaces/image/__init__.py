@@ -20,7 +20,9 @@ TAG: Final = "primer/workspace-runtime:1.0"
 LABEL_RUNTIME: Final = "primer.runtime"
 LABEL_RECIPE: Final = "primer.recipe"
 DOCKERFILE: Final = Path(__file__).with_name("Dockerfile")
+LABEL_CHECK: Final = "primer.image-check"  # on the container that looks at a new image
 BUILD_TIMEOUT_S: Final = 600
+CHECKED_FOR_S: Final = 600  # a container of a look at an image that is older than this belongs to a build that died
 PACKAGE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9+.-]{0,99}")
 
 # Runs in the finished image. Prints one JSON object: what is missing, which files are setuid, which compilers there are.
@@ -124,18 +126,52 @@ def _build(client: Any, recipe: Recipe, tag: str, force: bool) -> Iterator[str]:
         client.tag(image, *split(tag))
         if old not in ("", image):
             _forget(client, old)
+        _drop_replaced(client, before=image)
     except APIError as exc:
         raise ImageBuildFailed("The engine refused a step of the build.", log=str(exc)[-4000:]) from exc
     yield f"built {tag} ({image[7:19]}, runtime {runtime.VERSION})"
 
 
-def _forget(client: Any, image: str) -> None:
-    """Removes what the tag named before; sandboxes may still run on it, then it stays."""
+def drop_replaced(tag: str = TAG, *, engine_url: str = "") -> list[str]:
+    """Removes what an earlier build under `tag` made and nothing uses any more; returns the ids.
+
+    A build does this too, but an image that a sandbox runs on at that moment stays, and so does that of a build that was
+    killed.
+    """
+    client = connect(engine_url)
+    try:
+        return _drop_replaced(client, before=tag) if labels(client, tag) is not None else []
+    finally:
+        client.close()
+
+
+def _drop_replaced(client: Any, *, before: str) -> list[str]:
+    """Nameless results of our own builds that are older than the image `before`: a build under way is never among them.
+
+    Whoever builds on our image inherits its labels, so a label alone does not make an image ours: its last step does.
+    """
+    from docker.errors import APIError
+
+    removed = []
+    for found in client.images(filters={"dangling": True, "label": LABEL_RECIPE, "before": before}):
+        with contextlib.suppress(APIError):  # somebody else removed it meanwhile
+            last_step = client.history(found["Id"])[0]["CreatedBy"]
+            if LABEL_RECIPE in str(last_step) and _forget(client, found["Id"]):
+                removed.append(str(found["Id"]))
+    with contextlib.suppress(APIError):  # another such removal is under way
+        client.prune_containers(filters={"label": LABEL_CHECK, "until": f"{CHECKED_FOR_S}s"})
+    return removed
+
+
+def _forget(client: Any, image: str) -> bool:
+    """Removes an image without a name; whether it went: sandboxes may still run on it, then it stays."""
     from docker.errors import APIError
 
     with contextlib.suppress(APIError):
         if not client.inspect_image(image).get("RepoTags"):
             client.remove_image(image)
+            return True
+    return False
 
 
 def split(tag: str) -> tuple[str, str]:
@@ -203,7 +239,10 @@ def _run(client: Any, image: str, command: list[str]) -> str:
     """The stdout of a short-lived container without network, "" when it failed."""
     from docker.errors import APIError
 
-    config = {"Image": image, "Entrypoint": [], "Cmd": command, "HostConfig": {"NetworkMode": "none"}}
+    config = {
+        "Image": image, "Entrypoint": [], "Cmd": command, "Labels": {LABEL_CHECK: "yes"},
+        "HostConfig": {"NetworkMode": "none"},
+    }  # fmt: skip
     container = client.create_container_from_config(config)["Id"]
     try:
         client.start(container)

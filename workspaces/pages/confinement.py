@@ -52,7 +52,7 @@ def limits(item: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Each limit with what was asked, what was applied and what that is worth."""
     known = (item.get("applied") or {}).get("limits") or {}
     return [
-        {"title": LIMITS.get(name, name), "asked": _shown(name, one["asked"]), "applied": _shown(name, one["applied"]), "worth": one["enforced"]}
+        {"title": LIMITS.get(name, name), "asked": shown(name, one["asked"]), "applied": shown(name, one["applied"]), "worth": one["enforced"]}
         for name, one in known.items()
     ]  # fmt: skip
 
@@ -65,8 +65,8 @@ def table(item: Mapping[str, Any]) -> list[Proof]:
         mine = [checks[name] for name in names if name in checks]
         named |= set(names)
         one = applied.get(limit) or {}
-        asked = _shown(limit, one.get("asked")) if limit else ""
-        words = _shown(limit, one.get("applied")) if limit else fixed if checks else ""
+        asked = shown(limit, one.get("asked")) if limit else ""
+        words = shown(limit, one.get("applied")) if limit else fixed if checks else ""
         network = str((item.get("applied") or {}).get("network", ""))
         if limit == "egress" and one:
             words = f"network {network}"
@@ -93,7 +93,7 @@ def _word(checks: list[Mapping[str, Any]], worth: str) -> str:
     return "soft" if worth == "soft" or unsure else "holds"
 
 
-def _shown(name: str, value: Any) -> str:
+def shown(name: str, value: Any) -> str:
     if value is None:
         return "nothing" if name else ""
     if name in SIZES and isinstance(value, int | float):

@@ -3,39 +3,44 @@
 from __future__ import annotations
 
 import base64
+import codecs
+import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
-from django.utils.safestring import SafeString
 
 from accounts.pages.ansi import Ansi
 from accounts.pages.door import Door
+from accounts.pages.text import CUT
 from accounts.pages.views import UNPROCESSABLE, done, is_fragment
+from accounts.permissions import may_change
 from primer_site import problems
 from primer_site.errors import FieldError, Invalid, PrimerError
-from workspaces import execs
+from workspaces import exec_output, execs
 from workspaces.exec_api import ExecViewSet
 from workspaces.exec_rows import STREAMS
 from workspaces.exec_shapes import state
 from workspaces.execution import Stream
-from workspaces.models import Exec, ExecState, Workspace
-from workspaces.pages.viewer import INLINE
+from workspaces.models import Exec, ExecState
+from workspaces.pages.verdicts import verdict
+from workspaces.pages.viewer import INLINE, WIDE
 from workspaces.pages.workspaces import WORKSPACES
+from workspaces.streaming import on_loop, while_signed_in
 
 HISTORY = 30
 SHOWN_WHOLE = 5  # of the latest runs with their output
 SHOWN = 200_000  # bytes of a stream among others on the page
 WHOLE = 2 * 1024**2  # and on a page of its own
-RAW_PIECE = 4 * 1024**2
+RAW_PIECE = 1024**2
 
 
-def recent(request: HttpRequest, row: Workspace) -> list[dict[str, Any]]:
-    """The latest runs, newest first, without their output."""
-    rows = Door(ExecViewSet, request).view("GET", "list", id=row.slug).get_queryset().order_by("-created_at")[:HISTORY]
+def recent(request: HttpRequest, id: str) -> list[dict[str, Any]]:
+    """The latest runs in a workspace, a deleted one too, newest first, without their output."""
+    rows = Door(ExecViewSet, request).view("GET", "list", id=id).get_queryset().order_by("-created_at")[:HISTORY]
     return [drawn(one) for one in rows]
 
 
@@ -45,38 +50,39 @@ def drawn(row: Exec) -> dict[str, Any]:
     facts["command"] = argv[2] if len(argv) == 3 and argv[:2] == ["sh", "-c"] else shlex.join(argv)
     facts["env_names"] = row.request.get("env_names", [])
     facts["running"] = row.state == ExecState.RUNNING
-    facts["verdict"] = "running" if facts["running"] else row.ended_by
-    label = {"exit": f"exit {row.exit_code}", "signal": f"signal {row.signal}"}.get(row.ended_by, "")
-    facts["verdict_label"] = label
-    facts["failed"] = row.ended_by == "exit" and bool(row.exit_code)
+    facts["chip"] = ("exec", "running", "") if facts["running"] else verdict(facts)
+    facts["proof"] = [] if facts["running"] else [one for one in (facts["evidence"] or {}).items() if one[1]]
     return facts
 
 
-def output(request: HttpRequest, row: Exec, most: int) -> dict[str, Any]:
-    """Both streams as the page shows them, at most `most` bytes of each, with how much of each there is by now."""
+def output(request: HttpRequest, row: Exec, most: int, width: int = CUT) -> dict[str, Any]:
+    """Both streams as the page shows them, at most `most` bytes of each, with how much of each there is by now.
+
+    Of a line `width` characters are drawn: `cut` says whether one has more, `odd` whether bytes of it are no UTF-8.
+    """
     found: dict[str, Any] = {"outputs": []}
     for stream in STREAMS:
-        shown = _shown(request, row, stream, most)
+        shown = _shown(request, row, stream, most, width)
         found[f"{stream}_bytes"] = shown["total"]
         if shown["total"]:
             found["outputs"].append({"stream": stream, **shown})
     return found
 
 
-def _shown(request: HttpRequest, row: Exec, stream: Stream, most: int) -> dict[str, Any]:
+def _shown(request: HttpRequest, row: Exec, stream: Stream, most: int, width: int) -> dict[str, Any]:
     """The beginning and the end of a stream as safe HTML; `gap` is what lies between them and is not shown."""
     first = _stretch(request, row, stream, 0, most)
     total = max(getattr(row, f"{stream}_bytes"), first.end, _seen(row, stream))
     if first.offset == 0 and first.end >= total:
-        return {"total": total, "head": _html(first.data)}
+        return {"total": total, **_drawn(first.data, width=width, ends=row.state != ExecState.RUNNING)}
     head = first.data[: most - most // 4] if first.offset == 0 else b""
     last = _stretch(request, row, stream, max(len(head), total - most // 4), most // 4)
     if last.offset <= len(head):  # a running one: the second read went on where the first had ended
-        return {"total": total, "head": _html(head + last.data)}
+        return {"total": total, **_drawn(head + last.data, width=width, ends=False)}
     lost = getattr(row, f"{stream}_gap")
     return {
-        "total": total, "head": _html(head), "tail": _html(last.data, inside=True), "gap": (len(head), last.offset),
-        "left_out": last.offset - len(head), "lost": lost[1] - lost[0] if lost else 0,
+        "total": total, "gap": (len(head), last.offset), "left_out": last.offset - len(head), "lost": lost[1] - lost[0] if lost else 0,
+        **_drawn(head, last.data, width=width, ends=False),
     }  # fmt: skip
 
 
@@ -92,16 +98,26 @@ def _stretch(request: HttpRequest, row: Exec, stream: Stream, offset: int, limit
     return found
 
 
+def seen(row: Exec) -> str:
+    """How much a page that shows all of it has seen: drawn anew is only what it has not."""
+    return "-".join(str(max(getattr(row, f"{stream}_bytes"), _seen(row, stream))) for stream in STREAMS)
+
+
 def _seen(row: Exec, stream: Stream) -> int:
     """Bytes that a run of this process has printed so far; 0 for any other."""
     run = execs.live(row.pk)
     return run.keepers[stream].total if run is not None else 0
 
 
-def _html(data: bytes, *, inside: bool = False) -> SafeString:
-    """As safe HTML; `inside` when it may begin in the middle of a character."""
-    text = data.decode("utf-8", "replace")
-    return Ansi().feed(text.lstrip("\ufffd") if inside else text)
+def _drawn(head: bytes, tail: bytes = b"", *, width: int, ends: bool) -> dict[str, Any]:
+    """Two pieces as safe HTML; the first may be cut in the middle of a character unless it `ends` the stream, the second begins in one."""
+    texts = [codecs.getincrementaldecoder("utf-8")("replace").decode(head, final=ends)]
+    texts.append(tail.decode("utf-8", "replace").lstrip("\ufffd"))
+    printed = sum(piece.count("\ufffd".encode()) for piece in (head, tail))
+    colours = [Ansi(width), Ansi(width)]
+    html = [colour.feed(text) for colour, text in zip(colours, texts, strict=True)]
+    odd = sum(text.count("\ufffd") for text in texts) > printed
+    return {"head": html[0], "tail": html[1], "odd": odd, "cut": any(colour.cut for colour in colours)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +137,6 @@ def _page(request: HttpRequest, row: Exec, stream: Stream, offset: int, limit: i
     return Piece(data["offset"], found, data["next_offset"])
 
 
-def kept(request: HttpRequest, row: Exec, stream: Stream, piece: int) -> Iterator[bytes]:
-    """What is kept of a stream, byte-exact, in pieces of at most `piece` bytes; the first may be empty."""
-    offset = 0
-    while True:
-        found = _page(request, row, stream, offset, piece)
-        yield found.data
-        if found.end == offset:
-            return
-        offset = found.end
-
-
 def _row(request: HttpRequest, id: str, exec_id: str) -> Exec:
     found: Exec = Door(ExecViewSet, request).view("GET", "retrieve", id=id, exec_id=exec_id)._row(id, exec_id)
     return found
@@ -142,10 +147,23 @@ def raw(request: HttpRequest, id: str, exec_id: str) -> HttpResponse:
     stream = next((one for one in STREAMS if one == request.GET.get("stream", "stdout")), None)
     if stream is None:
         raise Invalid("stream is not valid.", errors=[FieldError("stream", "must be stdout or stderr")])
-    data = b"".join(kept(request, _row(request, id, exec_id), stream, RAW_PIECE))
+    row, user = _row(request, id, exec_id), int(request.user.pk or 0)
     name = f"{exec_id}-{stream}.txt" if exec_id.replace("-", "").isalnum() else f"{stream}.txt"
     headers = {"Content-Disposition": f'attachment; filename="{name}"', "Cache-Control": "no-store", **INLINE}
-    return HttpResponse(data, content_type="application/octet-stream", headers=headers)
+    body = on_loop(while_signed_in(kept(row.pk, stream), user, None))
+    # Both are answers; what wraps a page touches only headers.
+    return cast(HttpResponse, StreamingHttpResponse(body, content_type="application/octet-stream", headers=headers))
+
+
+async def kept(exec_pk: int, stream: Stream) -> AsyncGenerator[bytes, None]:
+    """What is kept of a stream, byte-exact, a piece at a time: all of it may be 64 MiB."""
+    offset = 0
+    while True:
+        found = await exec_output.read(exec_pk, stream, offset, RAW_PIECE)
+        if not found.data:
+            return
+        yield found.data
+        offset = found.next_offset
 
 
 def environment(text: str) -> dict[str, str]:
@@ -156,6 +174,10 @@ def environment(text: str) -> dict[str, str]:
 
 def console(request: HttpRequest, id: str) -> HttpResponse:
     """The tab; a POST starts a command and comes back to it."""
+    return WORKSPACES.or_gone(request, id, lambda: _console(request, id))
+
+
+def _console(request: HttpRequest, id: str) -> HttpResponse:
     row = WORKSPACES.door(request).get(id)
     error: PrimerError | None = None
     if request.method == "POST":
@@ -163,11 +185,12 @@ def console(request: HttpRequest, id: str) -> HttpResponse:
             timeout = request.POST.get("timeout_s", "").strip()
             body: dict[str, Any] = {
                 "command": request.POST.get("command", "").replace("\r\n", "\n"),
-                "background": True,
+                "background": "wait" not in request.POST,  # without scripts nothing would show the result later
             }
             body |= {"cwd": request.POST.get("cwd", "").strip()} | ({"timeout_s": timeout} if timeout else {})
             body |= {"env": environment(request.POST.get("env", ""))}
-            started = Door(ExecViewSet, request).call("POST", "create", data=body, id=id).data
+            answer = Door(ExecViewSet, request).call("POST", "create", data=body, id=id)
+            started = getattr(answer, "data", None) or json.loads(answer.content)  # of one that has ended it is bytes
             return HttpResponseRedirect(f"/workspaces/{id}/exec/#{started['id']}", status=303)
         except Exception as exc:
             error = problems.to_error(exc)
@@ -184,13 +207,16 @@ def console(request: HttpRequest, id: str) -> HttpResponse:
 
 
 def one(request: HttpRequest, id: str, exec_id: str) -> HttpResponse:
-    """One run with its output; the part that a running one asks for again."""
+    """One run with its output; the part that a running one asks for again, nothing (204) while it prints nothing."""
     row = _row(request, id, exec_id)
-    run = {**drawn(row), **output(request, row, SHOWN if is_fragment(request) else WHOLE)}
+    if request.GET.get("seen") == seen(row) and row.state == ExecState.RUNNING and is_fragment(request):
+        return HttpResponse(status=204)
+    width = WIDE if request.GET.get("wide") == "1" else CUT
+    run = {**drawn(row), **output(request, row, SHOWN if is_fragment(request) else WHOLE, width)}
     template = "workspaces/run.html" if is_fragment(request) else "workspaces/run_page.html"
-    response = render(
-        request, template, {"run": run, "id": id, "exec_id": exec_id, "pages": WORKSPACES, "heading": exec_id}
-    )
+    context = {"run": run, "id": id, "exec_id": exec_id, "wide": width == WIDE, "pages": WORKSPACES, "heading": exec_id}
+    context["changeable"] = row.workspace.deleted_at is None and may_change(WORKSPACES.user(request), row.workspace)
+    response = render(request, template, context)
     if is_fragment(request) and not run["running"]:
         response.status_code = 286
     return response

@@ -84,6 +84,10 @@ def checked(path: str) -> str:
 
 def browse(request: HttpRequest, id: str, path: str = "") -> HttpResponse:
     """One view for directories and files: the directory at the left, what is chosen at the right."""
+    return WORKSPACES.or_gone(request, id, lambda: _browse(request, id, path))
+
+
+def _browse(request: HttpRequest, id: str, path: str) -> HttpResponse:
     row = workspace_of(request, id)
     path = checked(path)
     if request.method == "POST":
@@ -141,7 +145,9 @@ def _shown(request: HttpRequest, row: Workspace, info: FileInfo) -> dict[str, An
     more = request.GET.get("more", "")
     steps = int(more) if more.isascii() and more.isdigit() else 0
     try:
-        return viewer.show(lambda work: ask(row, work), info, request.GET.get("view", ""), steps)
+        return viewer.show(
+            lambda work: ask(row, work), info, request.GET.get("view", ""), steps, wide=request.GET.get("wide") == "1"
+        )
     except FilePermission as exc:
         return {"viewer": "refused", "refusal": exc}
 
@@ -169,13 +175,16 @@ def order(items: list[FileInfo]) -> list[FileInfo]:
 
 
 def entry(id: str, item: FileInfo, chosen: str) -> dict[str, Any]:
-    """One line of a directory; what is neither file nor directory is shown and leads nowhere."""
-    readable = item.name.isprintable() and not any("\ud800" <= c <= "\udfff" for c in item.path)
-    opens = item.kind in ("file", "dir") and readable
+    """One line of a directory; what is neither file nor directory is shown and leads nowhere.
+
+    A name that is no UTF-8 fits into no address of a page: it can be downloaded.
+    """
+    known = item.kind in ("file", "dir")
+    opens = known and not any("\ud800" <= c <= "\udfff" for c in item.path)
     return {
         "name": item.name, "kind": item.kind, "size": item.size_bytes, "modified": when(item.modified_at),
         "href": file_url(id, item.path) + ("/" if item.kind == "dir" else "") if opens else "",
-        "download": download_url(id, item.path) if item.kind == "file" and not readable else "",
+        "download": download_url(id, item.path) if known and not opens else "",
         "current": item.path == chosen, "path": item.path,
     }  # fmt: skip
 

@@ -17,7 +17,7 @@ from pygments.lexer import Lexer
 from pygments.lexers import TextLexer, get_lexer_by_name, get_lexer_for_filename
 from pygments.util import ClassNotFound
 
-from accounts.pages.text import cut_lines, marks
+from accounts.pages.text import CUT, cut_lines, marks
 
 HIGHLIGHT_BYTES = 256 * 1024  # above, highlighting takes seconds
 CSV_ROWS = 200
@@ -32,14 +32,16 @@ IMAGES = {
     b"GIF87a": "image/gif",
     b"GIF89a": "image/gif",
 }
+CELLS = 20_000  # of tables in one text, roughly: a quarter of a megabyte of nothing else takes many seconds
+_plain = MarkdownIt("commonmark", {"html": False, "linkify": False}).enable("strikethrough").disable("image")
 _markdown = (
     MarkdownIt("commonmark", {"html": False, "linkify": False}).enable(["table", "strikethrough"]).disable("image")
 )
 
 
-def lines_of(text: str, name: str = "", *, colours: bool = True) -> list[SafeString]:
-    """Each line as safe HTML, coloured by the name's language where that is cheap enough."""
-    text = cut_lines(text.replace("\r\n", "\n"))
+def lines_of(text: str, name: str = "", *, colours: bool = True, limit: int = CUT) -> list[SafeString]:
+    """Each line as safe HTML, at most `limit` characters of it, coloured by the name's language where that is cheap enough."""
+    text = cut_lines(text.replace("\r\n", "\n"), limit)
     if colours and len(text) <= HIGHLIGHT_BYTES and (lexer := _lexer(name)) is not None:
         html = highlight(text, lexer, HtmlFormatter(nowrap=True))
     else:
@@ -70,13 +72,14 @@ def _lexer(name: str) -> Lexer | None:
 
 
 def markdown(text: str) -> SafeString:
-    """Markdown of a model or a file: no HTML, no images, links that show where they lead."""
-    tokens = _markdown.parse(cut_lines(text))
+    """Markdown of a model or a file: no HTML, no images, links that show where they lead; of too many cells no table."""
+    parser = _markdown if text.count("|") <= CELLS else _plain
+    tokens = parser.parse(cut_lines(text))
     for token in tokens:
         if token.type in ("heading_open", "heading_close"):  # the page has its own first and second level
             token.tag = f"h{min(6, int(token.tag[1]) + 2)}"
         _show_hosts(token)
-    html = _markdown.renderer.render(tokens, _markdown.options, {})
+    html = parser.renderer.render(tokens, parser.options, {})
     clean = nh3.clean(
         html, tags=TAGS, attributes={"a": {"href"}, "*": set()}, url_schemes={"http", "https", "mailto"},
         link_rel="noopener noreferrer nofollow",

@@ -12,7 +12,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 
 from accounts.pages.editing import Item
-from accounts.pages.form import Field, Option, Section, Worth, dig
+from accounts.pages.form import Field, Option, Part, Section, Worth, dig
 from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
 from accounts.pages.views import page, part, suggestions
@@ -21,14 +21,22 @@ from primer_site.errors import PrimerError
 from workspaces.api import TemplateViewSet
 from workspaces.kinds import KUBERNETES_REFUSED
 from workspaces.models import ProviderKind, WorkspaceProvider, WorkspaceTemplate
+from workspaces.pages import confinement
 from workspaces.serializers import TemplateVersionSerializer
 
 VERSIONS = 100
+NEWEST = 20  # workspaces among which one with the present settings is looked for
 DEFAULT_IMAGE = "primer/workspace-runtime:1.0"
+SAMPLE = {"id": "code-sandbox", "description": "Isolated sandbox for untrusted code."}  # everything else is the default
 NOT_ISOLATED = "This provider runs code on the server's own host. Nothing is isolated."
 INTERNAL_LEAKS = "an own network without a way out; reaches what the engine's host serves on 0.0.0.0 unless the probe proves otherwise"
 
 
+# Bytes that are no text travel beside the control, which shows none of them; what is typed there takes their place.
+FILES_FIELD = Field("files", "Files", "table", parts=(
+    Part("path", "Path", placeholder="data/in.csv"), Part("mode", "Mode", placeholder="0644"), Part("content", "Content", "area"),
+    Part("content_base64", "Bytes", "hidden"),
+))  # fmt: skip
 UNTAGGED = "No fixed version: this name may mean another image tomorrow. Name a tag other than latest, or a digest."
 
 
@@ -36,6 +44,13 @@ def moves(image: object) -> bool:
     """Whether an image's name means another image when a newer one is made: `:latest`, or no tag at all."""
     name = str(image or "").rpartition("/")[2]
     return bool(name) and "@" not in name and (":" not in name or name.endswith(":latest"))
+
+
+def _file(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A row of the form as the API takes it: with text, or with bytes."""
+    if not entry.get("content") and entry.get("content_base64"):
+        return {name: value for name, value in entry.items() if name != "content"}
+    return {"content": "", **{name: value for name, value in entry.items() if name != "content_base64"}}
 
 
 def worth_on(provider: WorkspaceProvider | None, body: Mapping[str, Any], name: str) -> Worth | None:
@@ -112,10 +127,14 @@ class TemplatePages(ResourcePages):
         Filter("egress", "Egress", by=_egress_column),
     )
 
+    def starters(self) -> list[tuple[str, str]]:
+        return [("Add sample", f"{self.base}new/?sample=1")]
+
     def start_body(self, request: HttpRequest) -> Item:
         asked = request.GET.get("provider_id", "")
         providers = list(WorkspaceProvider.objects.live().values_list("slug", flat=True)[:2])
-        return {"provider_id": asked or (providers[0] if len(providers) == 1 else "")}
+        body: Item = {"provider_id": asked or (providers[0] if len(providers) == 1 else "")}
+        return body | SAMPLE if "sample" in request.GET else body
 
     def sections(self, request: HttpRequest, body: Mapping[str, Any], *, editing: bool) -> list[Section]:
         providers = list(WorkspaceProvider.objects.live().order_by("slug"))
@@ -171,10 +190,10 @@ class TemplatePages(ResourcePages):
     def _life() -> Section:
         fields = (
             Field("env", "Environment", "env"),
-            Field("init_commands", "Init commands", "lines"),
-            Field("files", "Files", "yaml", placeholder="- path: data/in.csv\n  content: |\n    a,b"),
-            Field("idle_timeout_s", "Idle timeout", "number", empty=None),
-            Field("max_age_s", "Maximum age", "number", empty=None),
+            Field("init_commands", "Init commands", "texts", rows=2),
+            FILES_FIELD,
+            Field("idle_timeout_s", "Idle timeout", "span", empty=None),
+            Field("max_age_s", "Maximum age", "span", empty=None),
             Field("require", "Require", "select", default="best_effort", options=(
                 Option("best_effort", "best_effort"), Option("enforced", "enforced: refuse limits that do not hold"))),
         )  # fmt: skip
@@ -191,8 +210,7 @@ class TemplatePages(ResourcePages):
 
     def body_of(self, request: HttpRequest, base: Item, *, editing: bool) -> Item:
         body = super().body_of(request, base, editing=editing)
-        if body.get("files") == "":
-            body["files"] = []
+        body["files"] = [_file(entry) for entry in body.get("files") or []]
         return body
 
     def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
@@ -268,7 +286,29 @@ class TemplatePages(ResourcePages):
             return {"versions": self._versions(row)}
         if tab == "activity":
             return {"entries": audited(row)}
-        return {"enforces": row.provider.enforces}
+        return self._truth(request, row)
+
+    def _truth(self, request: HttpRequest, row: WorkspaceTemplate) -> dict[str, Any]:
+        """Each limit as asked, what it is worth on the engine, and what the newest sandbox with these settings got and proved."""
+        from workspaces.pages.workspaces import WORKSPACES
+
+        door = WORKSPACES.door(request)
+        made = door.rows().filter(template=row, applied__isnull=False).order_by("-created_at")[:NEWEST]
+        seen = next((one for one in made if one.spec.get("backend") == row.backend), None)
+        item = dict(door.shown(seen)) if seen is not None else {}
+        proofs = {proof.title: proof for proof in confinement.table(item)} if item else {}
+        asked = {
+            "egress": dig(row.backend, "network.egress"), "cpu": row.backend.get("cpu_cores"), "memory": row.backend.get("memory_bytes"),
+            "pids": row.backend.get("pids_limit"), "disk": row.backend.get("disk_bytes"),
+        }  # fmt: skip
+        limits = [
+            {
+                "title": confinement.LIMITS[name], "asked": confinement.shown(name, value), "proof": proofs.get(confinement.LIMITS[name]),
+                "worth": worth_on(row.provider, {"backend": row.backend}, name),
+            }
+            for name, value in asked.items() if value is not None
+        ]  # fmt: skip
+        return {"limits": limits, "seen": item}
 
     def _versions(self, row: WorkspaceTemplate) -> list[dict[str, Any]]:
         """Each version with what it changed, newest first."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from django.db.models import Case, TextField, Value, When
@@ -11,6 +12,7 @@ from django.db.models.functions import Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, path
+from django.utils.dateparse import parse_datetime
 
 from accounts.models import AuditEntry
 from accounts.pages.editing import Item
@@ -18,10 +20,12 @@ from accounts.pages.form import Field, Option, Section
 from accounts.pages.resource import ResourcePages
 from accounts.pages.table import Column, Filter
 from accounts.pages.views import page
+from accounts.permissions import may_change
 from primer_site.errors import NotFound
 from workspaces.api import WorkspaceViewSet
 from workspaces.models import COMING, Phase, Workspace, WorkspaceTemplate
 from workspaces.pages import confinement
+from workspaces.reconcile import BOOT_DEADLINE_S
 
 DAY_S = 24 * 3600
 STEPS = (Phase.PENDING, Phase.PULLING, Phase.STARTING, Phase.RUNNING)
@@ -97,6 +101,23 @@ class WorkspacePages(ResourcePages):
         final = (Phase.FAILED, Phase.LOST, Phase.DELETING)
         return "" if row.phase in final else f"{row.phase} {row.phase_since.timestamp():.3f} {row.desired}"
 
+    def lacks(self) -> str:
+        return "" if WorkspaceTemplate.objects.live().exists() else "It needs a template first."
+
+    def row_actions(self, request: HttpRequest, row: Any, item: Item) -> list[dict[str, Any]]:
+        """What the page of the workspace offers first, and the way to its end."""
+        if not may_change(self.user(request), row):
+            return []
+        delete = {
+            "label": "Delete",
+            "url": self.href(row.slug, "delete"),
+            "icon": "trash",
+            "method": "get",
+            "dialog": True,
+        }
+        first = [one for one in self.actions(request, row, item)[:1] if not one.get("disabled")]
+        return [*first, *([] if row.phase == Phase.DELETING else [delete])]
+
     def start_body(self, request: HttpRequest) -> Item:
         asked = request.GET.get("template_id", "")
         known = list(WorkspaceTemplate.objects.live().values_list("slug", flat=True)[:2])
@@ -115,7 +136,7 @@ class WorkspacePages(ResourcePages):
         )  # fmt: skip
         life = (
             Field("env", "Environment", "env"),
-            Field("ttl_s", "Lifetime", "number", empty=None),
+            Field("ttl_s", "Lifetime", "span", empty=None),
         )  # fmt: skip
         return [Section("", (template, *more)), Section("Advanced", life, advanced=True, id="advanced")]
 
@@ -140,23 +161,30 @@ class WorkspacePages(ResourcePages):
         return HttpResponseRedirect(f"/files/{id}/")
 
     def detail(self, request: HttpRequest, id: str, tab: str = "") -> HttpResponse:
+        return self.or_gone(request, id, lambda: super(WorkspacePages, self).detail(request, id, tab))
+
+    def or_gone(self, request: HttpRequest, id: str, view: Callable[[], HttpResponse]) -> HttpResponse:
+        """What `view` answers; for a deleted workspace what is left of it, for whoever has something of it."""
         try:
-            return super().detail(request, id, tab)
+            return view()
         except NotFound:
             if (answer := self._gone(request, id)) is not None:
                 return answer
             raise
 
     def _gone(self, request: HttpRequest, id: str) -> HttpResponse | None:
-        """For whoever has transcripts of a deleted workspace: when it went, by whom, and that they stay."""
-        rows = self.session_pages.door(request).rows().filter(workspace__slug=id) if self.session_pages else None
-        if rows is None or not rows.exists():
+        """When a deleted workspace went, by whom, and its transcripts and outputs, which stay; None for anything else."""
+        if self.session_pages is None or not Workspace.objects.filter(slug=id, deleted_at__isnull=False).exists():
+            return None
+        rows = self.session_pages.door(request).rows().filter(workspace__slug=id)
+        runs = self.runs_of(request, id)
+        if not runs and not rows.exists():
             return None
         entry = (
             AuditEntry.objects.filter(kind=self.kind, object_id=id, action="workspace.delete").order_by("-at").first()
         )
         context = self.context(
-            id=id, entry=entry, listing=self.session_pages.listing(request, rows), listed=self.session_pages
+            id=id, entry=entry, listing=self.session_pages.listing(request, rows), listed=self.session_pages, runs=runs
         )
         return render(request, "workspaces/gone.html", context, status=404)
 
@@ -186,17 +214,15 @@ class WorkspacePages(ResourcePages):
 
     def tab_context(self, request: HttpRequest, row: Workspace, item: Item, tab: str) -> dict[str, Any]:
         found: dict[str, Any] = {
-            "steps": _steps(row), "verdict": verdict(item, row), "is_coming": row.phase in COMING,
-            "limits": confinement.limits(item),
+            "steps": _steps(row), "verdict": verdict(item, row), "is_coming": row.phase in COMING, "deadline": _deadline(row),
+            "limits": confinement.limits(item), "fell": _fell(row), "why_stopped": _why_stopped(row),
         }  # fmt: skip
         if tab == "confinement":
             found |= {"proof": confinement.table(item), "proved": item.get("confinement") or {}}
         elif tab == "activity":
             found |= {"entries": confinement.activity(row)}
         elif tab == "exec":
-            from workspaces.pages.execs import recent
-
-            found |= {"runs": recent(request, row)}
+            found |= {"runs": self.runs_of(request, row.slug)}
         elif tab == "sessions":
             found |= {"listing": self.sessions_of(request, row), "listed": self.session_pages}
         return found
@@ -207,6 +233,12 @@ class WorkspacePages(ResourcePages):
     def sessions_of(self, request: HttpRequest, row: Workspace) -> Any:
         pages = self.session_pages
         return pages.listing(request, pages.door(request).rows().filter(workspace=row)) if pages is not None else None
+
+    @staticmethod
+    def runs_of(request: HttpRequest, id: str) -> list[dict[str, Any]]:
+        from workspaces.pages.execs import recent
+
+        return recent(request, id)
 
     def more_of(self, request: HttpRequest, rows: Sequence[Any]) -> Mapping[int, Mapping[str, Any]]:
         if self.session_pages is None:
@@ -224,7 +256,7 @@ class WorkspacePages(ResourcePages):
             f"Volume {row.slug} with all files of the workspace.",
         ]
         if running:
-            lines.append(f"Running sessions end: {', '.join(running)}.")
+            lines.append(f"Running sessions end as cancelled: {', '.join(running)}.")
         return {"lines": lines, "keeps": "Transcripts of its sessions stay readable.", "type_id": bool(running)}
 
 
@@ -259,10 +291,49 @@ def _steps(row: Workspace) -> list[dict[str, Any]]:
         state = "done" if entry else "todo"
         if phase == row.phase and row.phase in COMING:
             state = "now"
-        found.append(
-            {"label": phase.label, "state": state, "at": entry["at"] if entry else None, "since": row.phase_since}
-        )
+        found.append({"label": phase.label, "state": state, "took": _took(seen, entry), "since": row.phase_since})
     return found
+
+
+def _took(seen: list[dict[str, Any]], entry: dict[str, Any] | None) -> float | None:
+    """Seconds from one phase to the next; None for the last one."""
+    later = seen[seen.index(entry) + 1 :] if entry else []
+    at = [parse_datetime(str(one["at"])) for one in (entry, *later[:1]) if one]
+    return (at[1] - at[0]).total_seconds() if len(at) > 1 and at[0] and at[1] else None
+
+
+def _deadline(row: Workspace) -> datetime | None:
+    """When a start that goes on now is given up."""
+    if row.phase not in COMING or not (seen := _current(row.phases)):
+        return None
+    began = parse_datetime(str(seen[0]["at"]))
+    return began + timedelta(seconds=BOOT_DEADLINE_S) if began else None
+
+
+def _fell(row: Workspace) -> dict[str, Any]:
+    """The step that a failed workspace failed at, how long it had been there, and what is left of it."""
+    seen = _current(row.phases)
+    if row.phase != Phase.FAILED or len(seen) < 2:
+        return {}
+    left = (
+        "Something of it may still be on the engine; it is removed as soon as the engine answers." if row.unknown_since is not None
+        else "Its container is ended, and its files are kept." if row.prepared
+        else "What the attempt had made on the engine is removed."
+    )  # fmt: skip
+    return {"step": seen[-2]["phase"], "took": _took(seen, seen[-2]), "left": left}
+
+
+def _why_stopped(row: Workspace) -> str:
+    """A sentence: what stopped it. A stop that was wished for is told by its line in the audit log."""
+    if row.phase != Phase.STOPPED:
+        return ""
+    if row.phase_reason != "stopped":
+        return row.phase_detail or f"The sandbox ended: {row.phase_reason.replace('_', ' ') or 'unknown why'}."
+    lines = AuditEntry.objects.filter(kind=row.KIND, object_id=row.slug, action="workspace.stop").order_by("-at", "-pk")
+    if (line := lines.first()) is None:
+        return "Stopped."
+    idle = (line.after or {}).get("reason") == "idle"
+    return "Stopped: nobody used it for its idle timeout." if idle else f"Stopped by {line.actor_name}."
 
 
 def _current(phases: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -274,5 +274,8 @@ class Provider(ABC):
         """Removes what earlier versions of this install left beside its workspaces and nothing uses; returns the names."""
         return []
 
+    async def sweep_helpers(self) -> None:
+        """Removes what starts of a server that died left beside sandboxes which live on; `discover` tells nothing of it."""
+
     async def close(self) -> None:
         """Releases the client. The sandboxes run on."""

@@ -338,6 +338,9 @@ class ContainerProvider(Provider):
     async def prune_shared(self) -> list[str]:
         return await self._images.drop_runtimes(self.instance_id, keep_current=True)
 
+    async def sweep_helpers(self) -> None:
+        await self._objects.remove_helpers()
+
     async def close(self) -> None:
         for container_id in list(self._warm):
             await self._drop_warm(container_id)

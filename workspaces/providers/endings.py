@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 EVENTS_KEPT: Final = 256  # how many events an engine remembers; a restart empties its memory
 KILLED: Final = 137
-NEAR_NS: Final = 3_000_000_000
+NEAR_NS: Final = 30_000_000_000  # a busy engine tells of an end many seconds after what caused it
 SENTENCES: Final = {
     "out_of_memory": "The sandbox used more memory than it has, and the kernel ended all of it.",
     "engine_restart": "The container engine was stopped or restarted, and the sandbox with it.",
@@ -24,14 +24,10 @@ SENTENCES: Final = {
 
 async def why(engine: Engine, container: dict[str, Any], volume: dict[str, Any]) -> tuple[str, str]:
     """A stable word (`out_of_memory`, `engine_restart`, `killed`, `exited`) and a sentence that says what became of the files."""
-    state = container["State"]
-    code = state.get("ExitCode")
-    if state.get("OOMKilled"):
-        reason = "out_of_memory"
-    elif code != KILLED:
-        reason = "exited"
-    else:
-        identity = container["Id"]
+    code, identity = container["State"].get("ExitCode"), container["Id"]
+    reason = "exited"
+    if code == KILLED:
+        # Not by the flag OOMKilled: engines set it also, and for good, when one program of the sandbox was the victim.
         reason = await engine.run(lambda client: why_killed(client, identity))
     in_memory = (volume.get("Options") or {}).get("type") == "tmpfs"
     files = "Its files were in memory and went with it." if in_memory else "The files are still there."
@@ -41,17 +37,19 @@ async def why(engine: Engine, container: dict[str, Any], volume: dict[str, Any])
 def why_killed(client: APIClient, container_id: str) -> str:
     """The word for a kill, from the events that the engine remembers. Runs in the engine's thread.
 
-    Its flag for memory is lost when it hears of the end before it hears of the reason: the event is still there. And an
-    end that it does not remember at all is older than itself, unless its memory is full.
+    An end for lack of memory comes with that event and was asked for by nobody. An end that the engine does not remember
+    at all is older than itself, unless its memory is full.
     """
     stream = client.events(since=0, until=int(time.time()) + 1, decode=True)
     try:
         events = list(itertools.islice(stream, EVENTS_KEPT))
     finally:
         stream.close()
-    mine = [event for event in events if event.get("id") == container_id]
+    # By the actor: newer engines leave out the old field `id`.
+    mine = [event for event in events if (event.get("Actor") or {}).get("ID") == container_id]
     ends = [event for event in mine if event.get("Action") == "die"]
-    if any(_near(ends, event) for event in mine if event.get("Action") == "oom"):
+    near = {event.get("Action") for event in mine if _near(ends, event)}
+    if "oom" in near and "kill" not in near:
         return "out_of_memory"
     return "killed" if ends or len(events) >= EVENTS_KEPT else "engine_restart"
 

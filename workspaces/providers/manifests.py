@@ -23,6 +23,7 @@ LABEL_INSTANCE: Final = "primer.instance"
 LABEL_WORKSPACE: Final = "primer.workspace"
 LABEL_GENERATION: Final = "primer.generation"
 LABEL_ROLE: Final = "primer.role"  # on helpers only
+HELPER: Final = "helper"
 LABEL_RUNTIME: Final = "primer.runtime"
 INTERNAL_POOL: Final = ipaddress.ip_network("10.231.0.0/16")  # 8192 networks of eight addresses
 BYTES_PER_INODE: Final = 16 * 1024
@@ -259,7 +260,7 @@ def helper_body(
         "Labels": {
             LABEL_INSTANCE: spec.instance_id,
             LABEL_WORKSPACE: spec.workspace_id,
-            LABEL_ROLE: "helper",
+            LABEL_ROLE: HELPER,
         },
         "HostConfig": {
             "CapDrop": ["ALL"],

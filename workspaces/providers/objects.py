@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from workspaces.providers.networks import Networks
 REMOVE_TIMEOUT_S: Final = 20.0
 POLL_S: Final = 0.05
 LABEL_LOOKS: Final = 4
+HELPER_S: Final = 30  # a helper waits for at most two small uploads before it is removed, or it runs
 
 
 class Objects:
@@ -48,6 +50,12 @@ class Objects:
     async def remove_shared(self) -> list[str]:
         """Removes what carries this instance's label without belonging to a workspace: the egress bridge."""
         return ["network" for entry in await self._networks.all() if await self._networks.remove(entry["Id"])]
+
+    async def remove_helpers(self) -> None:
+        """Removes helpers that do not run and are older than any step with one takes, by the engine's own clock."""
+        filters = {"label": [self._label, f"{manifests.LABEL_ROLE}={manifests.HELPER}"], "until": f"{HELPER_S}s"}
+        with contextlib.suppress(Busy):  # the engine does one such removal at a time; there is a next round
+            await self._engine.call("prune_containers", filters=filters)
 
     async def _remove(self, kind: str, entry: dict[str, Any]) -> bool:
         if kind == "container":

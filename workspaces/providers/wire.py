@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
+from primer_site import loop
 from workspaces.providers.base import ChannelClosed
 
 BUFFER: Final = 256 * 1024  # bytes of one look at the socket, and of what waits here for a reader that is slower
@@ -123,8 +124,6 @@ class Wire(asyncio.BufferedProtocol):
     async def close(self) -> None:
         """Lets what was written go, for a second at most."""
         self.transport.close()
-        try:
-            # TLS says goodbye and waits for an answer, which a dead engine does not give.
-            await asyncio.wait_for(self._lost.wait(), CLOSE_TIMEOUT_S)
-        except TimeoutError:
+        # TLS says goodbye and waits for an answer, which a dead engine does not give.
+        if not await loop.heard(self._lost, CLOSE_TIMEOUT_S):
             self.transport.abort()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import _socket
 import os
 
-from . import protocol
+from . import gmac, protocol
 from .loop import IN, OUT
 from .paths import Failure
 
@@ -19,6 +19,7 @@ HIGH = 256 * 1024  # bytes of output waiting for the socket: above, streams are 
 PROVE_WITHIN_S = 2.0
 SILENT_AFTER_S = 20.0  # the client pings far more often
 _RECEIVE = 256 * 1024
+_PIECES = 64  # of what waits, in one call
 
 
 class Connection:
@@ -32,7 +33,10 @@ class Connection:
         self.heard_at = self.opened_at = server.loop.now
         self.streams: dict[int, Any] = {}
         self._decoder, self._encoder = protocol.Decoder(), protocol.Encoder()
-        self._out = bytearray()
+        self._out: list[bytes | memoryview] = []
+        self._waiting = 0  # bytes of it
+        self._bulk_key = b""
+        self._bulk_tag: protocol.Tag | None = None
         sock.setblocking(False)
         self._greeting = protocol.dumps(server.greeting(os.urandom(16).hex()))
         self.loop.watch(self.fd, IN, self._on_event)
@@ -44,7 +48,28 @@ class Connection:
     def send(self, kind: int, stream: int, payload: bytes) -> None:
         """Queues a frame; `flush` at the end of the loop's turn writes it."""
         if not self.closed:
-            self._out += self._encoder.encode(kind, stream, payload)
+            self._queue(self._encoder.encode(kind, stream, payload))
+
+    def bulk(self) -> bool:
+        """Whether `send_bulk` can be used; the first call brings in what it needs."""
+        if self._bulk_key and (library := gmac.library()) is not None:
+            self._bulk_tag = gmac.Gmac(library, self._bulk_key)
+        self._bulk_key = b""
+        return self._bulk_tag is not None
+
+    def send_bulk(self, stream: int, data: bytes) -> None:
+        """`send` of the next bytes of a file to a client that takes them so."""
+        if not self.closed and self._bulk_tag is not None:
+            try:
+                parts = self._encoder.encode_bulk(stream, data, self._bulk_tag)
+            except OSError:
+                self.close()
+            else:
+                self._queue(*parts)
+
+    def _queue(self, *parts: bytes) -> None:
+        self._out.extend(parts)
+        self._waiting += sum(map(len, parts))
 
     def answer(self, stream: int, body: dict[str, Any]) -> None:
         self.send(protocol.REPLY, stream, protocol.dumps(body))
@@ -54,10 +79,10 @@ class Connection:
 
     def pump(self) -> None:
         """Lets each stream send in turn, a chunk at a time, while the socket has room: a flood delays nobody."""
-        while len(self._out) < HIGH:
+        while self._waiting < HIGH:
             more = False
             for handler in list(self.streams.values()):
-                if len(self._out) >= HIGH:
+                if self._waiting >= HIGH:
                     break
                 more = handler.pump() or more
             if not more:
@@ -70,16 +95,26 @@ class Connection:
             self.pump()
         while self._out:
             try:
-                count = self.sock.send(memoryview(self._out)[:_RECEIVE], _socket.MSG_NOSIGNAL)
+                count = self.sock.sendmsg(self._out[:_PIECES], (), _socket.MSG_NOSIGNAL)
             except BlockingIOError:
                 break
             except OSError:
                 self.close()
                 return
-            del self._out[:count]
-            if self.proven and len(self._out) < HIGH // 2:
+            self._sent(count)
+            if self.proven and self._waiting < HIGH // 2:
                 self.pump()
         self.loop.watch(self.fd, IN | OUT if self._out else IN)
+
+    def _sent(self, count: int) -> None:
+        self._waiting -= count
+        whole = 0
+        while count and count >= len(self._out[whole]):
+            count -= len(self._out[whole])
+            whole += 1
+        del self._out[:whole]
+        if count:
+            self._out[0] = memoryview(self._out[0])[count:]
 
     # -- in
 
@@ -154,6 +189,7 @@ class Connection:
             raise protocol.ProtocolViolation("too many connections")
         self.send(protocol.WELCOME, 0, protocol.dumps({"proof": protocol.derive(key, script, b"server").hex()}))
         self._encoder.secure(protocol.derive(key, script, b"s2c"))
+        self._bulk_key = protocol.derive(key, script, b"s2c-bulk")
         self._decoder.secure(protocol.derive(key, script, b"c2s"))
         self.proven = True
 

@@ -48,7 +48,7 @@ class Reading:
 
     def next_part(self, most: int) -> bytes:
         """b"" at the end; `short` when the file has shrunk since it was opened."""
-        want = min(most, protocol.CHUNK, self.end - self.offset)
+        want = min(most, self.end - self.offset)
         if want <= 0:
             return b""
         data = os.pread(self.fd, want, self.offset)

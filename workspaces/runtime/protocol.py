@@ -10,6 +10,8 @@ Handshake. The control plane holds a token derived from its own key; the token n
  3. The client sends AUTH: its nonce and a keyed BLAKE2b over greeting and nonce, key = that hash.
  4. The runtime answers WELCOME with its own proof. Two keys, one per direction, are derived from the same transcript;
     from here on each frame ends in a 16-byte MAC over an implicit counter, the header and the payload.
+ 5. A client that asks for bulk data may say that it takes BULK frames. Their MAC is a GMAC under a key of its own, whose
+    nonce is the same counter and the stream; a runtime that cannot make it sends DATA, one that does not know it too.
 
 What code in the sandbox (same uid) can do: connect and be refused, kill the bridge, and, while a bridge is young, write
 into its stream. Each of these breaks a channel, which the client re-opens. What it cannot do: read the hash (the runtime
@@ -30,12 +32,15 @@ from _operator import _compare_digest
 
 TYPE_CHECKING = False  # `typing` would cost PID 1 a megabyte
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, Callable
+
+    Tag = Callable[[bytes, bytes], bytes]  # a MAC of 16 bytes from a nonce of 12 that never comes again, and the bytes
 
 VERSION = "1.0.0"
 PROTOCOL = 1
 
 CHUNK = 64 * 1024  # bytes of one data frame, and of one read of a pipe
+BULK_CHUNK = 512 * 1024  # bytes of one bulk frame: what a frame costs beside its bytes is then nothing
 WINDOW = 1024 * 1024  # bytes in flight of one direction of one stream
 MAX_PAYLOAD = 4 * 1024 * 1024  # a start request carries argv and env: the kernel takes about 2 MiB, JSON escapes them
 MAX_GREETING = 4096  # limit of every frame before both ends are proven
@@ -44,7 +49,7 @@ DEFAULT_GRACE_S = 2.0  # between TERM and KILL
 
 GREETING, CLAIM, AUTH, WELCOME, REFUSED = 1, 2, 3, 4, 5
 REQUEST, REPLY, FAIL, EVENT = 16, 17, 18, 19
-DATA, CREDIT, END, ABORT = 32, 33, 34, 35
+DATA, CREDIT, END, ABORT, BULK = 32, 33, 34, 35, 36  # BULK: the next bytes of a file, nothing else in it
 
 STDIN, STDOUT, STDERR, FILE = 0, 1, 2, 3  # channels of a stream
 # What the bytes of a packed directory are made of: items of `kind u8 | length u32 | payload`. An entry (JSON) is followed
@@ -56,7 +61,9 @@ _HEAD = struct.Struct(">IBI")
 _DATA = struct.Struct(">BQ")
 _CREDIT = struct.Struct(">BQQ")
 _COUNTER = struct.Struct(">Q")
+_NONCE = struct.Struct(">QI")
 _OVERHEAD = _HEAD.size - 4
+_MAX_PARTS = 256  # in which a bulk frame may lie here: half a million of one byte must not become objects
 
 
 class ProtocolViolation(Exception):
@@ -77,7 +84,7 @@ def transcript(greeting: bytes, client_nonce: bytes) -> bytes:
 
 
 def derive(key: bytes, script: bytes, purpose: bytes) -> bytes:
-    """`purpose`: client, server (proofs), c2s, s2c (frame keys)."""
+    """`purpose`: client, server (proofs), c2s, s2c (frame keys), s2c-bulk (of bulk frames)."""
     return blake2b(script, key=key, digest_size=32, person=b"primer-" + purpose).digest()
 
 
@@ -105,6 +112,12 @@ class Encoder:
         self._counter += 1
         return b"".join((head, payload, mac.digest()))
 
+    def encode_bulk(self, stream: int, data: bytes, tag: Tag) -> tuple[bytes, bytes, bytes]:
+        """A bulk frame in three parts, so that nobody has to copy what it carries; only on a secured connection."""
+        mac = tag(_NONCE.pack(self._counter, stream), data)
+        self._counter += 1
+        return _HEAD.pack(_OVERHEAD + len(data) + MAC_BYTES, BULK, stream), data, mac
+
 
 class Decoder:
     """Turns bytes into frames. Holds at most one frame beside the bytes just fed; raises ProtocolViolation, BadMac."""
@@ -112,24 +125,43 @@ class Decoder:
     def __init__(self, limit: int = MAX_GREETING) -> None:
         self._buffer = bytearray()
         self._key: bytes | None = None
+        self._tag: Tag | None = None
         self._counter = 0
         self._limit = limit
+        self._bulk = -1  # the stream of the bulk frame that is coming
+        self._parts: list[bytes] = []  # what has come of it
+        self._missing = 0  # bytes of it, the MAC not counted
 
-    def secure(self, key: bytes, limit: int = MAX_PAYLOAD) -> None:
-        self._key, self._counter, self._limit = key, 0, limit
+    def secure(self, key: bytes, limit: int = MAX_PAYLOAD, tag: Tag | None = None) -> None:
+        """`tag` makes the MAC of bulk frames; without it none is accepted."""
+        self._key, self._counter, self._limit, self._tag = key, 0, limit, tag
 
     def feed(self, data: bytes | memoryview) -> None:
-        self._buffer += data
+        if self._missing:
+            part = bytes(data[: self._missing])
+            self._missing -= len(part)
+            self._parts.append(part)
+            if len(self._parts) > _MAX_PARTS:
+                self._parts = [b"".join(self._parts)]
+            data = data[len(part) :]
+        if data:
+            self._buffer += data
 
     def next(self) -> tuple[int, int, bytes] | None:
-        """The next whole frame as (kind, stream, payload), None when more bytes are needed; a frame that is too long is refused by its header."""
+        """The next whole frame as (kind, stream, payload), None when more bytes are needed; a frame that is too long is
+        refused by its header."""
         buffer = self._buffer
+        if self._bulk >= 0:
+            return self._next_bulk()
         if len(buffer) < _HEAD.size:
             return None
         length, kind, stream = _HEAD.unpack_from(buffer)
         tail = MAC_BYTES if self._key is not None else 0
-        if not _OVERHEAD + tail <= length <= _OVERHEAD + tail + self._limit:
+        most = BULK_CHUNK if kind == BULK else self._limit
+        if not _OVERHEAD + tail <= length <= _OVERHEAD + tail + most:
             raise ProtocolViolation(f"a frame announces {length} bytes")
+        if kind == BULK:
+            return self._begin_bulk(stream, length - _OVERHEAD - tail)
         end = 4 + length
         if len(buffer) < end:
             return None
@@ -143,6 +175,25 @@ class Decoder:
         self._counter += 1
         del buffer[:end]
         return kind, stream, payload
+
+    def _begin_bulk(self, stream: int, size: int) -> tuple[int, int, bytes] | None:
+        if self._tag is None:
+            raise ProtocolViolation("nobody asked for bulk frames")
+        come, self._buffer = bytes(self._buffer[_HEAD.size :]), bytearray()
+        self._bulk, self._missing = stream, size
+        self.feed(come)
+        return self._next_bulk()
+
+    def _next_bulk(self) -> tuple[int, int, bytes] | None:
+        if self._missing or len(self._buffer) < MAC_BYTES or self._tag is None:
+            return None
+        stream, payload = self._bulk, b"".join(self._parts)
+        if not _compare_digest(self._tag(_NONCE.pack(self._counter, stream), payload), bytes(self._buffer[:MAC_BYTES])):
+            raise BadMac("a frame carries a wrong MAC")
+        self._counter += 1
+        del self._buffer[:MAC_BYTES]
+        self._bulk, self._parts = -1, []
+        return BULK, stream, payload
 
 
 def pack_data(channel: int, offset: int, data: bytes) -> bytes:

@@ -140,13 +140,13 @@ def _read(server: Server, ticket: Ticket, body: dict[str, Any]) -> None:
     limit = None if limit is None else int(limit)
     offset, credit = int(body.get("offset", 0)), int(body.get("credit", 0))
     reading = files.Reading(server.root, split(body.get("path"), server.root.path))
-    Download(server, ticket, reading).begin(offset, limit, body.get("if_range"), credit)
+    Download(server, ticket, reading, body.get("bulk") is True).begin(offset, limit, body.get("if_range"), credit)
 
 
 def _pack(server: Server, ticket: Ticket, body: dict[str, Any]) -> None:
     credit = int(body.get("credit", 0))
     parts = split(body.get("path"), server.root.path, allow_root=True)
-    PackDownload(server, ticket, server.root, parts, credit)
+    PackDownload(server, ticket, server.root, parts, credit, body.get("bulk") is True)
 
 
 def _write(server: Server, ticket: Ticket, body: dict[str, Any]) -> None:

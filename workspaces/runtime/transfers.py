@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .server import Server
 
 JOB_S = 60.0
+BULK_FROM = 4 * 1024 * 1024  # bytes of a transfer for which a faster MAC is worth its memory
 
 
 class Sending:
@@ -27,8 +28,9 @@ class Sending:
     A job may be at work when the client gives up. What it works with is closed behind it, never under it.
     """
 
-    def __init__(self, server: Server, ticket: Ticket) -> None:
+    def __init__(self, server: Server, ticket: Ticket, bulk: bool) -> None:
         self._server, self._ticket = server, ticket
+        self._may_bulk, self._bulk = bulk, False  # the client takes bulk frames; it gets them
         self._busy = self._ended = False
         self._limit = 0
         ticket.connection.handle(ticket.stream, self)
@@ -61,9 +63,21 @@ class Sending:
     def opened(self, body: dict[str, Any]) -> None:
         self._ticket.connection.send(protocol.EVENT, self._ticket.stream, protocol.dumps(body))
 
+    def expect(self, size: int) -> None:
+        """So many bytes are known to go out in all."""
+        if self._may_bulk and size >= BULK_FROM:
+            self._may_bulk, self._bulk = False, self._ticket.connection.bulk()
+
+    @property
+    def chunk(self) -> int:
+        return protocol.BULK_CHUNK if self._bulk else protocol.CHUNK
+
     def send(self, offset: int, data: bytes) -> None:
-        payload = protocol.pack_data(protocol.FILE, offset, data)
-        self._ticket.connection.send(protocol.DATA, self._ticket.stream, payload)
+        connection, stream = self._ticket.connection, self._ticket.stream
+        if self._bulk:
+            connection.send_bulk(stream, data)
+        else:
+            connection.send(protocol.DATA, stream, protocol.pack_data(protocol.FILE, offset, data))
 
     def end(self) -> None:
         self._ended = True
@@ -92,13 +106,14 @@ class Sending:
 class Download(Sending):
     """Serves one read: what the file is, then its bytes, then what it was at the end."""
 
-    def __init__(self, server: Server, ticket: Ticket, reading: Reading) -> None:
+    def __init__(self, server: Server, ticket: Ticket, reading: Reading, bulk: bool) -> None:
         self._reading = reading
-        super().__init__(server, ticket)
+        super().__init__(server, ticket, bulk)
 
     def begin(self, offset: int, limit: int | None, if_range: object, credit: int) -> None:
         def begun() -> None:
             self._limit = self._reading.start + credit
+            self.expect(self._reading.end - self._reading.start)
             self.opened(self._reading.opened())
 
         self.work(self._reading.prepare(offset, limit, if_range), begun)
@@ -109,7 +124,7 @@ class Download(Sending):
             return False
         offset = reading.offset
         try:
-            data = reading.next_part(self._limit - offset)
+            data = reading.next_part(min(self.chunk, self._limit - offset))
             if data:
                 self.send(offset, data)
                 return True
@@ -127,13 +142,13 @@ class Download(Sending):
 class PackDownload(Sending):
     """Serves one directory: what it is, then the items of its tree as one run of bytes, then how many entries it had."""
 
-    def __init__(self, server: Server, ticket: Ticket, root: Root, parts: list[bytes], credit: int) -> None:
+    def __init__(self, server: Server, ticket: Ticket, root: Root, parts: list[bytes], credit: int, bulk: bool) -> None:
         self._pack = Pack(root, parts)
         self._items = self._pack.items()
         self._buffer = bytearray()
         self._sent = 0
         self._whole = False
-        super().__init__(server, ticket)
+        super().__init__(server, ticket, bulk)
         self._limit = credit
         self.opened({"info": describe(parts, os.fstat(self._pack.fd))})
 
@@ -141,10 +156,11 @@ class PackDownload(Sending):
         if self._busy or self._ended or self._sent >= self._limit:
             return False
         if self._buffer:
-            data = bytes(self._buffer[: min(protocol.CHUNK, self._limit - self._sent)])
+            data = bytes(self._buffer[: min(self.chunk, self._limit - self._sent)])
             del self._buffer[: len(data)]
             self.send(self._sent, data)
             self._sent += len(data)
+            self.expect(self._sent)
             return True
         if self._whole:
             self._ticket.answer({"entries": self._pack.entries})
@@ -157,7 +173,7 @@ class PackDownload(Sending):
         for count, item in enumerate(self._items, 1):
             if item is not None:
                 self._buffer += item
-                if len(self._buffer) >= protocol.CHUNK:
+                if len(self._buffer) >= self.chunk:
                     return
             if item is None or count % 64 == 0:
                 yield
