@@ -17,7 +17,7 @@ import click
 
 from primer_site.errors import PrimerError
 
-START_S = 60.0
+START_S = 180.0  # an emulated machine needs two minutes
 COMMAND_S = 300.0
 STOP_S = 30.0
 PR_SET_PDEATHSIG = 1
