@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import threading
 import time
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -25,11 +27,12 @@ from primer_site.vault import fingerprint
 
 KEPT = timedelta(hours=24)
 HOLDER = secrets.token_hex(8)  # this process: a key held by another one that died is free again after a restart
-WAIT_S, LOOK_S = (
-    5.0,
-    0.05,
-)  # how long a repeat waits for the answer of a first request that still works, and how often it looks
+WAIT_S = 5.0  # how long a repeat waits for the answer of a first request that still works
+LOOK_S, LOOK_MOST_S = 0.05, 0.4  # between two looks: the first pause, and the longest that it grows to
+WAITERS = 8  # of one key at once in this process: each holds a thread that others need
 Answer = TypeVar("Answer", bound=HttpResponseBase)
+_waiting: Counter[tuple[int, str]] = Counter()
+_waiting_lock = threading.Lock()
 _FORM = re.compile(r"[\x21-\x7e]{1,128}")
 
 
@@ -47,7 +50,8 @@ def key_of(request: Request) -> str:
 def begin(request: Request, user: User, *, storable: bool = True) -> IdempotencyKey | HttpResponseBase | None:
     """Claims the key for this request, or returns the stored answer of the first one; None without a key.
 
-    Raises `Conflict` for another body, for a first request that still works after WAIT_S, and, with `storable` False
+    Raises `Conflict` for another body, for a first request that still works after WAIT_S (at once where WAITERS wait
+    already), and, with `storable` False
     (routes that show a secret once), for every repeat.
     """
     key = key_of(request)
@@ -56,26 +60,56 @@ def begin(request: Request, user: User, *, storable: bool = True) -> Idempotency
     route = f"{request.method} {request.path}"[:300]
     # Keyed: the body may hold a password, and a plain hash at rest would let it be guessed.
     body_hash = fingerprint(json.dumps(request.data, sort_keys=True, default=str).encode())
-    until = time.monotonic() + WAIT_S
-    while True:
-        try:
-            with transaction.atomic():
-                IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
-                return IdempotencyKey.objects.create(
-                    user=user, key=key, route=route, body_hash=body_hash, holder=HOLDER
-                )
-        except IntegrityError:
+    claim = _claimed(user, key, route, body_hash)
+    until, pause = time.monotonic() + WAIT_S, LOOK_S
+    with ExitStack() as place:
+        while claim is None:
             stored = IdempotencyKey.objects.filter(user=user, key=key).first()
-        # None: the first one failed meanwhile and freed the key.
-        found = None if stored is None else _repeat(stored, route, body_hash, storable)
-        if found is not None:
-            return found
-        if time.monotonic() >= until:
-            raise Conflict(
-                "The first request with this Idempotency-Key is still being worked on.", hint="Repeat it in a moment.",
-                retry_after_s=1,
-            )  # fmt: skip
-        time.sleep(LOOK_S)
+            if stored is None:  # the first one failed meanwhile and freed the key
+                claim = _claimed(user, key, route, body_hash)
+                continue
+            found = _repeat(stored, route, body_hash, storable)
+            if found is not None:
+                return found
+            if pause == LOOK_S:
+                place.enter_context(_place(user, key))
+            if time.monotonic() >= until:
+                raise _still_working()
+            time.sleep(pause)
+            pause = min(2 * pause, LOOK_MOST_S)
+    return claim
+
+
+def _claimed(user: User, key: str, route: str, body_hash: str) -> IdempotencyKey | None:
+    """The key as ours, None when it is taken. A write, which others wait for: whoever waits for the key only reads."""
+    try:
+        with transaction.atomic():
+            IdempotencyKey.objects.filter(user=user, created_at__lt=timezone.now() - KEPT).delete()
+            return IdempotencyKey.objects.create(user=user, key=key, route=route, body_hash=body_hash, holder=HOLDER)
+    except IntegrityError:
+        return None
+
+
+@contextmanager
+def _place(user: User, key: str) -> Iterator[None]:
+    """One of the places to wait for a key; `Conflict` when all are taken."""
+    name = (user.pk, key)
+    with _waiting_lock:
+        if _waiting[name] >= WAITERS:
+            raise _still_working()
+        _waiting[name] += 1
+    try:
+        yield
+    finally:
+        with _waiting_lock:
+            _waiting[name] -= 1
+            if not _waiting[name]:
+                del _waiting[name]
+
+
+def _still_working() -> Conflict:
+    message = "The first request with this Idempotency-Key is still being worked on."
+    return Conflict(message, hint="Repeat it in a moment.", retry_after_s=1)
 
 
 def _repeat(
@@ -89,6 +123,8 @@ def _repeat(
     if stored.status is not None:
         raise Conflict("This was done before with the same Idempotency-Key; the answer held a secret and is not kept.")
     # The first request never answered. Of this process: it still works. Of an earlier one: it died, and this one may go on.
+    if stored.holder == HOLDER:
+        return None
     claimed = IdempotencyKey.objects.filter(pk=stored.pk, status=None).exclude(holder=HOLDER).update(holder=HOLDER)
     return stored if claimed else None
 

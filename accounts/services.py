@@ -22,6 +22,8 @@ from primer_site.errors import Conflict, FieldError, Invalid, Unauthenticated
 INITIAL_PASSWORD_FILE = "initial-password"  # noqa: S105 - a file's name
 GENERATED_FROM = "abcdefghjkmnpqrstuvwxyzABCDEFGHJKMNPQRSTUVWXYZ23456789"
 
+MOST_LEVELS = 16  # of tokens that were made by tokens: programs hand on to programs, a chain without end is a fault
+
 
 class BadCredentials(Unauthenticated):
     """The username or the password is wrong, or the user is not active."""
@@ -161,8 +163,8 @@ def token_create(
     """
     if by is not None:
         refuse_scope(user=user, scope=scope)
-    if made_by is not None and Token.objects.select_for_update().filter(pk=made_by.pk).first() is None:
-        raise Unauthenticated
+    if made_by is not None:
+        _check_maker(made_by)
     expiry = None if expires_in_s is None else timedelta(seconds=expires_in_s)
     made: tuple[Any, str] = Token.objects.create(
         user, expiry=expiry, name=name, scope=scope, signed_in=signed_in, made_by=made_by
@@ -173,17 +175,29 @@ def token_create(
     return token, value
 
 
+def _check_maker(maker: Token) -> None:
+    """Raises `Unauthenticated` when it is gone, and `Conflict` where a token that it made would be too far from a person."""
+    found = Token.objects.select_for_update().filter(pk=maker.pk).first()
+    if found is None:
+        raise Unauthenticated
+    above, depth = found.made_by_id, 1
+    while above is not None and depth <= MOST_LEVELS:
+        above, depth = Token.objects.values_list("made_by_id", flat=True).get(uuid=above), depth + 1
+    if depth > MOST_LEVELS:
+        raise Conflict(
+            f"A token makes tokens, and those make others, over at most {MOST_LEVELS} levels; this would be one more.",
+            hint="Make it with an earlier token, or sign in with your password: primectl login --username NAME",
+        )
+
+
 @transaction.atomic
 def token_revoke(*, token: Token, by: Actor | None = None) -> None:
     """Deletes a token and those that it made, directly or not; their sockets notice within a second."""
-    _audit_revoked(token, by)
-    makers = [token.uuid]
-    while makers:
-        made = list(Token.objects.select_related("user", "made_by").filter(made_by__in=makers))
-        for one in made:
-            _audit_revoked(one, by)
-        makers = [one.uuid for one in made]
-    token.delete()
+    rows = Token.objects.all()
+    family = rows.filter(pk=token.pk).family() or [token]  # gone meanwhile: it was asked for all the same
+    for one in family:
+        _audit_revoked(one, by)
+    rows.remove(family)
 
 
 def _audit_revoked(token: Token, by: Actor | None) -> None:

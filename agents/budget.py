@@ -44,9 +44,12 @@ class Spent:
             return "max_turns", counted(limits.max_turns, "turn")
         if self.tool_calls > limits.max_tool_calls:
             return "max_tool_calls", counted(limits.max_tool_calls, "tool call")
-        if limits.max_tokens is not None and self.usage.total >= limits.max_tokens:
+        if limits.max_tokens is not None and self.out_of_tokens(limits):
             return "max_tokens", counted(limits.max_tokens, "token")
         return None
+
+    def out_of_tokens(self, limits: Limits) -> bool:
+        return limits.max_tokens is not None and self.usage.total >= limits.max_tokens
 
     def left(self, limits: Limits, seconds: float) -> str:
         """A line for the model about what is nearly used up; "" while there is enough of everything."""

@@ -9,6 +9,9 @@ from agents.messages import AssistantMessage, Message, ToolResult, UserMessage, 
 
 KEEP = 0.6  # of the size, each time the model refuses
 SHORT_CHARS = 400  # of a result that was shortened
+# Types of blocks that are thoughts. Most APIs take none back, the others none of a conversation that was made shorter:
+# measured, they would take the place of what is said.
+THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
 LEFT_OUT = "[Earlier parts of this conversation were left out: it became too long.]"
 
 
@@ -36,7 +39,7 @@ def compact(history: Sequence[Message]) -> Shorter | None:
     if left_out and isinstance(first := groups[0][0], UserMessage) and not first.text.endswith(LEFT_OUT):
         groups[0][0] = UserMessage(f"{first.text}\n\n{LEFT_OUT}")
         size += len(LEFT_OUT) + 2
-    if size >= whole:
+    if size - conversation.thoughts_gone >= whole:
         return None
     return Shorter([message for group in groups for message in group], left_out, shortened)
 
@@ -49,6 +52,7 @@ class _Conversation:
         self.groups = _groups(history)
         self._sizes = [sum(map(_chars, group)) for group in self.groups]
         self.size = sum(self._sizes)
+        self.thoughts_gone = 0  # characters of those in what was left out
 
     def shorten(self, first: int, target: float) -> int:
         """Shortens results of the `first` groups, oldest first, until the target is met; how many."""
@@ -73,6 +77,7 @@ class _Conversation:
         for index in range(1, len(self.groups)):
             if self.size > target and index not in (asked, len(self.groups) - 1):
                 self.size -= self._sizes[index]
+                self.thoughts_gone += sum(map(_thoughts, self.groups[index]))
                 count += len(self.groups[index])
             else:
                 kept.append(self.groups[index])
@@ -96,7 +101,13 @@ def _chars(message: Message) -> int:
     if not isinstance(message, AssistantMessage):
         return len(message.text)
     said = len(message.text) + sum(len(str(call.arguments)) for call in message.calls)
-    return max(said, sum(len(str(block)) for block in message.blocks))  # of some kinds the blocks are all of it
+    # Of some kinds the blocks are all of it.
+    return max(said, sum(len(str(block)) for block in message.blocks if block.get("type") not in THOUGHTS))
+
+
+def _thoughts(message: Message) -> int:
+    blocks = message.blocks if isinstance(message, AssistantMessage) else ()
+    return sum(len(str(block)) for block in blocks if block.get("type") in THOUGHTS)
 
 
 def _short(text: str) -> str:

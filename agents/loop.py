@@ -42,16 +42,14 @@ from agents.llm.base import (
     Waiting,
 )
 from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage, repair
-from agents.replies import CUT_STOPS, runnable
+from agents.replies import CUT_STOPS, end_by, runnable
 from agents.tools.base import ToolEvent, ToolOutcome, ToolOutput
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 20.0
 LONGEST_WAIT_S = 120  # that an endpoint may ask for
 MAX_COMPACTIONS = 8  # for one question
+MAX_FULL = 3  # replies to one question that the context had no room for: unlike a refusal, each is paid
 AT_ONCE = 8  # independent calls of one reply
-MAX_CUTS = 3  # replies in a row that end in the middle of a call: more of the same helps nobody
-RAISE_OUTPUT = "Raise the agent's max_output_tokens"
-CONTEXT_HINT = "Use a model with a larger context, or start a new session with a smaller task."
 T = TypeVar("T")
 
 
@@ -194,7 +192,7 @@ class AgentLoop:
     async def _ask(self, last_wish: str = "") -> AsyncGenerator[LoopEvent | Reply, None]:
         """The model's stream, asked again when it failed in a way that may pass, with a shorter history when that was too
         long; an `Ended` when it did not answer."""
-        attempt, compactions, attempts = 1, 0, 1 + self.llm.max_retries
+        attempt, compactions, fulls, attempts = 1, 0, 0, 1 + self.llm.max_retries
         while True:
             full: Reply | None = None  # a reply that the model's context had no room for
             try:
@@ -207,6 +205,7 @@ class AgentLoop:
                 if full is None:
                     return
                 too_long: Reply | Ended = full
+                fulls += 1
             except ContextTooLong as exc:
                 too_long = Ended("failed", self.answer, exc.code, exc.detail, exc.hint_text)
             except LLMError as exc:
@@ -219,7 +218,8 @@ class AgentLoop:
                 yield Retrying(exc, wait, attempt, attempts)
                 await self._in_time(self.pause(wait))
                 continue
-            shorter = compact(self.history) if compactions < MAX_COMPACTIONS else None
+            paid = full is not None and (fulls >= MAX_FULL or self.spent.out_of_tokens(self.limits))
+            shorter = compact(self.history) if compactions < MAX_COMPACTIONS and not paid else None
             if shorter is None:
                 yield too_long
                 return
@@ -291,27 +291,8 @@ class AgentLoop:
 
     def _end(self, reply: Reply, message: AssistantMessage) -> Ended | None:
         self._cuts = self._cuts + 1 if message.calls and reply.stop_reason in CUT_STOPS else 0
-        if self._cuts >= MAX_CUTS:
-            text = f"{self._cuts} replies in a row were cut off at {self.settings.max_output_tokens} tokens, each in the middle of a call."
-            return Ended("limit", self.answer, "max_output_tokens", text, f"{RAISE_OUTPUT}, or ask for smaller steps.")
-        if message.calls:
-            return None
-        match reply.stop_reason:
-            case "refusal":
-                return Ended("failed", message.text, "refused", "The model refused to answer.", "Ask differently.")
-            case "max_tokens":
-                text = f"The reply was cut off at {self.settings.max_output_tokens} tokens."
-                return Ended("limit", message.text, "max_output_tokens", text, f"{RAISE_OUTPUT}.")
-            case "context_full":
-                text = "The reply was cut off where the model's context ends."
-                return Ended("limit", message.text, "context", text, CONTEXT_HINT)
-            case "pause":
-                return None
-        if not message.text.strip():
-            return Ended(
-                "failed", self.answer, "empty_reply", "The model gave an empty reply.", "Send a message to go on."
-            )
-        return Ended("completed", message.text)
+        most = self.settings.max_output_tokens
+        return end_by(reply, message, cuts=self._cuts, most_tokens=most, before=self.answer)
 
     def _batches(self, calls: Sequence[ToolCall]) -> Iterator[list[ToolCall]]:
         """Calls in order; independent ones that stand beside each other, together."""

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from cli.wire import wire
+
 _MOST_BYTES = 4 * 1024 * 1024
 
 
@@ -20,7 +22,7 @@ def directory(env: Mapping[str, str]) -> Path:
 
 def name_of(what: str, server: str, version: str) -> str:
     """A file name for what belongs to one server and one version of it."""
-    digest = hashlib.sha256(f"{server}\n{version}".encode()).hexdigest()
+    digest = hashlib.sha256(wire(f"{server}\n{version}")).hexdigest()
     return f"{what}-{digest[:32]}.json"
 
 

@@ -31,12 +31,16 @@ _SECRET_HEADERS = ("authorization", "cookie", "set-cookie", "idempotency-key")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A success: `body` is the JSON value (None without one)."""
+    """A success: `body` is the JSON value (None without one).
+
+    `assumed`: a DELETE that was sent again found nothing, so that the one whose answer was lost is taken to have done it.
+    """
 
     status: int
     body: Any
     etag: str = ""
     date: str = ""
+    assumed: bool = False
 
     @property
     def object(self) -> dict[str, Any]:
@@ -118,7 +122,7 @@ class Client:
     ) -> Reply:
         """One JSON call. Bytes as `body` go out raw. Raises ApiError for a problem, Unreachable without an answer.
 
-        A DELETE that is sent again and then finds nothing has done its work the first time: a success.
+        A DELETE that is sent again and then finds nothing has done its work the first time: a success, told with a note.
         """
         tries = Tries(self.patience, repeatable=retry and method == "GET")
         while True:
@@ -137,10 +141,14 @@ class Client:
             self.trace(f"< {masked_body(raw)}")
         value = self._json(response, raw)
         if again and method == "DELETE" and response.status_code == 404:
-            return Reply(204, None)
+            self.note_assumed()
+            return Reply(204, None, assumed=True)
         if response.status_code >= 400:
             raise self._problem(response, value, again)
         return Reply(response.status_code, value, response.headers.get("ETag", ""), response.headers.get("Date", ""))
+
+    def note_assumed(self) -> None:
+        self.patience.note("note: an earlier try's answer was lost; it is not there now")
 
     def open(
         self,
@@ -216,8 +224,9 @@ class Client:
             why, after = f"{self.server} answers {response.status_code}", response.headers.get("Retry-After", "")
             if not tries.again(why, away=away, retry_after=after):
                 return response, again
-            # Neither a proxy nor a server that gave up waiting knows what became of it; any other has refused it.
-            again = again or away or response.status_code == 504
+            # Neither a proxy that lost its server nor who gave up waiting knows what became of it; any other has refused
+            # it, and a proxy that says 503 had nobody to give it to.
+            again = again or response.status_code == 504 or (away and response.status_code == 502)
             response.close()
 
     def _once(

@@ -99,8 +99,8 @@ class Execution:
 
     def __post_init__(self) -> None:
         self.id = ""
-        self.offset = dict.fromkeys(_STREAMS, 0)
-        self.lost = dict.fromkeys(_STREAMS, 0)
+        # `unkept`: of those lost, what came behind the end of what is kept
+        self.offset, self.lost, self.unkept = (dict.fromkeys(_STREAMS, 0) for _ in range(3))
         self._heard = self.app.clock()  # when the server last had something to say
 
     @property
@@ -120,19 +120,26 @@ class Execution:
                 raise
             except ClosedPipe:
                 if self.id:
-                    with suppress(CliError):
-                        self.app.client.delete(f"{self._path}/{segment(self.id)}")
+                    with suppress(CliError):  # once: nobody is there to see what it waits for
+                        self.app.client.call("DELETE", f"{self._path}/{segment(self.id)}", retry=False)
                 raise
         finally:
             self.sink.close()
 
-    def kept(self) -> Kept:
-        """What the server keeps of an ended exec, head and tail; `lost` then counts what lies between."""
+    def kept(self, result: dict[str, Any]) -> Kept:
+        """What the server keeps of an ended exec, head and tail; `lost` then counts what is missing of its `result`."""
         kept = self.sink = Kept()
-        self.offset, self.lost = dict.fromkeys(_STREAMS, 0), dict.fromkeys(_STREAMS, 0)
+        self.offset, self.lost, self.unkept = (dict.fromkeys(_STREAMS, 0) for _ in range(3))
         for stream in _STREAMS:
             self.page_all(stream)
+            self.leave(stream, result.get(f"{stream}_bytes"))
         return kept
+
+    def leave(self, stream: str, upto: Any) -> None:
+        """Counts as lost what is missing up to an offset: it came behind the end of what is kept."""
+        missing = max(0, upto - self.offset[stream]) if isinstance(upto, int) else 0
+        for counts in (self.lost, self.unkept, self.offset):
+            counts[stream] += missing
 
     def page_all(self, stream: str) -> None:
         """Gives the sink all that is kept of a stream from its offset on."""
@@ -257,8 +264,7 @@ class Execution:
         while self.offset[stream] < upto:
             before = self.offset[stream]
             if not self._page(stream, upto - before) or self.offset[stream] <= before:
-                self.lost[stream] += upto - before
-                self.offset[stream] = upto
+                self.leave(stream, upto)
 
     def _page(self, stream: str, limit: int = _PAGE) -> bool:
         """One page of kept output from the offset on; False when there is nothing more now."""

@@ -20,6 +20,7 @@ from cli.output import inert
 
 MAX_BYTES = 1024**3
 MAX_FILES = 100_000
+ELSEWHERE = "-O FILE"
 _NAME_BYTES = 255
 _PATH_BYTES, _PATH_PARTS = 4096, 256  # of one path below the target
 _SHOWN = 200  # characters of a path that is too long
@@ -43,10 +44,12 @@ class Landing:
     """Limits and outcome of one download: bytes that came, of what was left out too; members that came, and directories
     made for them; members on the disk; and what was left out, each as a sentence.
 
-    `lost` of those left out are no links or devices: somebody meant them to arrive.
+    `lost` of those left out are no links or devices: somebody meant them to arrive. `elsewhere` is how the command at hand
+    names another place.
     """
 
     force: bool = False
+    elsewhere: str = ELSEWHERE
     max_bytes: int = MAX_BYTES
     max_files: int = MAX_FILES
     written: int = 0
@@ -68,13 +71,13 @@ class Landing:
             raise CliError(f"more than {self.max_files} files came; stopped", hint="allow more with --max-files")
 
 
-def local_name(path: str) -> str:
+def local_name(path: str, elsewhere: str = ELSEWHERE) -> str:
     """The last part of a workspace path as a local name; raises UsageError for one that is not safe to use."""
     name = path.rstrip("/").rpartition("/")[2]
     if name in ("", ".", ".."):
-        raise UsageError(f'"{path}" has no file name', hint="say where to with -O FILE")
+        raise UsageError(f'"{path}" has no file name', hint=f"say where to with {elsewhere}")
     if inert(name, lines=False) != name or "\\" in name or _is_drive(name):
-        raise UsageError(f"{name}: is not a safe file name here", hint="say where to with -O FILE")
+        raise UsageError(f"{name}: is not a safe file name here", hint=f"say where to with {elsewhere}")
     return name
 
 
@@ -86,23 +89,27 @@ def save(pieces: Iterable[bytes], target: str, landing: Landing) -> int:
     except OSError as exc:
         raise CliError(f"{folder}: {_why(exc)}") from exc
     try:
-        _refuse_existing(directory, name, target, landing.force)
+        _refuse_existing(directory, name, target, landing)
         return _write(directory, name, pieces, mode=_FILE_MODE, landing=landing, shown=target)
     finally:
         os.close(directory)
 
 
-def _refuse_existing(directory: int, name: str, shown: str, force: bool) -> None:
+def _refuse_existing(directory: int, name: str, shown: str, landing: Landing) -> None:
     try:
         mode = os.lstat(name, dir_fd=directory).st_mode
     except FileNotFoundError:
         return
     if stat.S_ISDIR(mode):
-        raise UsageError(f"{shown} is a directory", hint="give a file name with -O FILE")
-    if not force:
-        raise UsageError(f"{shown} exists", hint="replace it with --force, or choose -O FILE")
+        raise UsageError(f"{shown} is a directory", hint=f"give a file name with {landing.elsewhere}")
+    if not landing.force:
+        raise _exists(shown, landing)
     if not stat.S_ISREG(mode):
         raise UsageError(f"{shown} is not a regular file; --force replaces files only")
+
+
+def _exists(shown: str, landing: Landing) -> UsageError:
+    return UsageError(f"{shown} exists", hint=f"replace it with --force, or choose {landing.elsewhere}")
 
 
 def _write(directory: int, name: str, pieces: Iterable[bytes], *, mode: int, landing: Landing, shown: str) -> int:
@@ -130,7 +137,7 @@ def _write(directory: int, name: str, pieces: Iterable[bytes], *, mode: int, lan
         with suppress(FileNotFoundError):
             os.unlink(partial, dir_fd=directory)
         if isinstance(exc, FileExistsError):
-            raise UsageError(f"{shown} exists", hint="replace it with --force, or choose -O FILE") from exc
+            raise _exists(shown, landing) from exc
         if isinstance(exc, OSError):
             raise CliError(f"{shown}: {_why(exc)}") from exc
         raise
@@ -213,7 +220,7 @@ def _place_one(base: int, member: Member, landing: Landing) -> None:
                 with _below(directory, parts[-1:], lambda: None):  # the member itself, which is counted
                     landing.arrived += 1
                 return
-            _refuse_existing(directory, parts[-1], member.name, landing.force)
+            _refuse_existing(directory, parts[-1], member.name, landing)
             mode = _PROGRAM_MODE if member.program else _FILE_MODE
             _write(directory, parts[-1], member.pieces(), mode=mode, landing=landing, shown=shown)
             landing.arrived += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -9,7 +10,7 @@ import anyio
 import anyio.to_thread
 from mcp.server.mcpserver import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
-from pydantic import Field
+from pydantic import Field, ValidationError
 
 from cli.errors import CliError
 from cli.execution import Execution
@@ -32,11 +33,33 @@ T = TypeVar("T")
 
 def make_server(sandbox: Sandbox, version: str = "") -> MCPServer[Any]:
     """A server whose tools all work in the one sandbox."""
-    server: MCPServer[Any] = MCPServer("primer", instructions=INSTRUCTIONS, version=version, log_level="WARNING")
+    server = _Server("primer", instructions=INSTRUCTIONS, version=version, log_level="WARNING")
     hands = _Hands(sandbox)
     for tool in (hands.run_code, hands.exec, hands.read_file, hands.write_file, hands.list_files):
         server.add_tool(tool, structured_output=False)
     return server
+
+
+class _Server(MCPServer[Any]):
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+        """Arguments that a tool does not take are refused, by their names: the SDK drops unknown ones without a word, and of
+        wrong ones it shows the words of the library that found them."""
+        method = getattr(_Hands, name, None) if not name.startswith("_") else None
+        takes = [*inspect.signature(method).parameters][1:] if method else []
+        if method and (unknown := [one for one in arguments if one not in takes]):
+            raise ToolError(f"The call was not run: {name} takes no {_line(unknown[0])[:100]}, but {', '.join(takes)}.")
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as exc:
+            if not isinstance(wrong := exc.__cause__, ValidationError):
+                raise
+            raise ToolError(f"The call was not run: {'; '.join(map(_wrong, wrong.errors()))}.") from None
+
+
+def _wrong(error: Any) -> str:
+    """One error of the schema's, in words: `timeout_s: input should be a valid number`."""
+    where, what = ".".join(map(str, error["loc"])), str(error["msg"])
+    return f"{where} is missing" if error["type"] == "missing" else f"{where}: {what[:1].lower()}{what[1:]}"
 
 
 class _Hands:

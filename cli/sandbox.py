@@ -68,7 +68,7 @@ class Sandbox:
     def finish(self, execution: Execution, body: dict[str, Any]) -> Ran:
         """Runs it to its end; how much output there is makes no difference to memory."""
         result = execution.run({**body, "max_output_bytes": KEEP_BYTES})
-        return Ran(result, execution.kept(), execution.lost)
+        return Ran(result, execution.kept(result), execution.lost)
 
     def read(self, path: str, offset: int, limit: int) -> dict[str, Any]:
         ref = self.ref()

@@ -27,7 +27,8 @@ def at_line(tree: Tree, field: str) -> str:
     steps: list[str | int] = []
     for part in field.split("."):
         name, _, rest = part.partition("[")
-        steps += [name, *(int(number) for number in rest.replace("]", "").split("[") if number.isdigit())]
+        numbers = rest.replace("]", "").split("[")  # a name that somebody gave may have brackets, too
+        steps += [name, *(int(text) for text in numbers if text.isascii() and text.isdigit() and len(text) < 10)]
     path: Path = tuple(steps)
     return f"line {tree.line_of(path)}"
 

@@ -16,7 +16,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from primer_site.errors import FieldError, Invalid
-from primer_site.parsing import bad_text
+from primer_site.parsing import bad_text, whole
 
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 500
@@ -96,11 +96,12 @@ def whole_number(request: Request, name: str, default: int, least: int, most: in
     text = request.query_params.get(name)
     if text is None or text == "":
         return default
-    if not (text.isascii() and text.isdigit() and len(text) <= 18 and least <= int(text) <= most):
+    found = whole(text)
+    if found is None or not least <= found <= most:
         raise Invalid(
             f"{name} is not valid.", errors=[FieldError(name, f"must be a whole number from {least} to {most}")]
         )
-    return int(text)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from primer_site.errors import FieldError, Invalid, Malformed, TooLarge
 
 MAX_DEPTH = 64
 MAX_INT_DIGITS = 4000  # far above any number of ours, below what makes int() slow
+MAX_DIGITS = 18  # of a number outside a body: fits into 64 bits
 _STRINGS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _BRACKETS = re.compile(r"[\[\]{}]")
 _TOKENS = re.compile(f"{_STRINGS.pattern}|{_BRACKETS.pattern}", re.DOTALL)
@@ -108,6 +109,14 @@ def _integer(digits: str) -> Any:
 def _finite(digits: str) -> Any:
     number = float(digits)
     return number if number not in (float("inf"), float("-inf")) else _TooLarge()
+
+
+def whole(text: str) -> int | None:
+    """The whole number that a text of a query, a header or a form is; None for any other, and for one that no place needs.
+
+    `str.isdigit` alone takes "²", which `int` refuses, and `int` refuses 4300 digits.
+    """
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= MAX_DIGITS else None
 
 
 def check_text(value: Any, field: str = "") -> None:

@@ -7,7 +7,7 @@ import sqlite3
 from typing import Any
 
 import structlog
-from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, TooManyFieldsSent
 from django.core.exceptions import ValidationError as ModelInvalid
 from django.db import InterfaceError, OperationalError
 from django.http import Http404, HttpRequest, JsonResponse
@@ -127,7 +127,7 @@ def _from_framework(exc: Exception) -> PrimerError | None:
         case drf.Throttled():
             wait = int(getattr(exc, "wait", None) or 1) + 1
             return RateLimited(f"Too many requests. Try again in {wait} s.", retry_after_s=wait)
-        case RequestDataTooBig():
+        case RequestDataTooBig() | TooManyFieldsSent():
             return TooLarge()
         case OperationalError() | InterfaceError() | OSError():
             return _from_storage(exc)

@@ -148,9 +148,17 @@ async def once(stop: asyncio.Event) -> None:
                 counts[name] = counts.get(name, 0) + removed
         except Exception:
             log.exception("prune failed", kind=name)
-    volumes = [] if stop.is_set() else await _volumes()
-    images = [] if stop.is_set() else await asyncio.to_thread(_replaced_images)
-    log.info("pruned", **counts, volumes=len(volumes), images=len(images))
+    for name, engines_work in (("volumes", _volumes), ("images", _images)):
+        counts[name] = 0
+        try:
+            counts[name] = 0 if stop.is_set() else len(await engines_work())
+        except Exception:
+            log.exception("prune failed", kind=name)
+    log.info("pruned", **counts)
+
+
+async def _images() -> list[str]:
+    return await asyncio.to_thread(_replaced_images)
 
 
 async def _volumes() -> list[str]:

@@ -33,6 +33,7 @@ from primer_site.transport import Request, RequestFactory, Socket, SocketFactory
 SWITCH_S = 0.0005
 DESCRIPTORS = 65536  # as far as the system lets us: each waiting request holds a socket and a database connection
 RESTARTING = 4012  # close code; autobahn refuses 1012
+LAST_BYTES_S = 0.5  # before an answer is cut, which throws away what of it has not reached its client
 ANSWERS_S = 10.0  # what a stop grants to HTTP requests after the services have drained
 reactor: Any = installed_reactor  # a module that is its own instance: its types say nothing
 log = structlog.get_logger(__name__)
@@ -83,6 +84,7 @@ class Server(daphne.server.Server):  # type: ignore[misc]
         on_close_sockets: Callable[[int], Awaitable[None]] | None = None,
         before_listen: Callable[[], Awaitable[None]] | None = None,
         on_ready: Callable[[], None] | None = None,
+        on_stop: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(application, endpoints=["socket"], server_name="primer", websocket_max_message_size=64 * 1024)
         self.sock = sock
@@ -93,6 +95,7 @@ class Server(daphne.server.Server):  # type: ignore[misc]
         self.on_close_sockets = on_close_sockets
         self.before_listen = before_listen  # runs on the loop; when it fails, `run` raises what it raised
         self.on_ready = on_ready
+        self.on_stop = on_stop  # before the listener closes
         self.stopping = False
         self.failure: Exception | None = None
         self.port: Any = None
@@ -166,8 +169,25 @@ class Server(daphne.server.Server):  # type: ignore[misc]
             return None
         receive = protocol.receive if isinstance(protocol, Request) else queue.get
         running = self.application(scope=scope, receive=receive, send=partial(self.handle_reply, protocol))
+        if isinstance(protocol, Request):
+            running = self._cut_short(protocol, scope["path"], running)
         self.connections[protocol]["application_instance"] = asyncio.ensure_future(running)
         return queue
+
+    async def _cut_short(self, protocol: Request, path: str, running: Awaitable[None]) -> None:
+        """Ends an answer whose rest cannot be had: a file that changed under it, a sandbox that is gone.
+
+        A sandbox can bring that about as often as it likes: it gets one line, not the traceback that Daphne logs of any
+        other exception.
+        """
+        try:
+            await running
+        except PrimerError as exc:
+            more = {"detail": exc.log} if exc.log else {}
+            log.warning("an answer broke off", path=path, code=exc.code, reason=exc.detail, **more)
+            await asyncio.sleep(LAST_BYTES_S)
+            if not self.connections.get(protocol, {}).get("disconnected"):
+                protocol.handle_exception(exc)
 
     async def handle_reply(self, protocol: Request | Socket, message: dict[str, Any]) -> None:
         # A send that never waits, to a client that has gone, would let its application hold the loop for ever.
@@ -185,6 +205,8 @@ class Server(daphne.server.Server):  # type: ignore[misc]
     async def _stop(self) -> None:
         self.stopping = True
         try:
+            if self.on_stop is not None:
+                self.on_stop()
             if self.port is not None:
                 await self.port.stopListening().asFuture(asyncio.get_running_loop())
             await self._drain_services()

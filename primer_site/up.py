@@ -189,6 +189,7 @@ def _serve(options: Options, lock: ServerLock, admin: str, password: str) -> NoR
         on_close_sockets=wiring.close_sockets,
         before_listen=lambda: _samples(options),
         on_ready=ready,
+        on_stop=lambda: lock.publish(""),  # whoever starts the next one waits instead of taking this one for serving
     )
     server.run()
     _say_goodbye()

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from primer_site import loop
+from primer_site.parsing import whole
 from sessions_app.live import JSON, PROTOCOLS, Listener
 from sessions_app.permits import Permit, Refused, bearer_of, open_permit, origin_allowed
 
@@ -75,5 +76,4 @@ def _has_cookie(headers: Any) -> bool:
 def _after(scope: dict[str, Any]) -> int | None:
     """The `after` of the query, 0 without one, None when it is no whole number."""
     values = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True).get("after", ["0"])
-    text = values[-1]
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else None
+    return whole(values[-1])

@@ -25,6 +25,7 @@ class Dispatcher:
         self._bell = asyncio.Event()
         self._runs: dict[int, Run] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._picking = asyncio.Lock()
         self.closing = False
 
     def wake(self) -> None:
@@ -42,7 +43,8 @@ class Dispatcher:
         while not stop.is_set():
             services.beat("runner")
             self._bell.clear()
-            await self._pick()
+            async with self._picking:
+                await self._pick()
             if asyncio.get_running_loop().time() >= expiry_due:
                 await _cancel_execs(await loop.write(claims.interrupt_expired, set(self._runs)))
                 expiry_due = asyncio.get_running_loop().time() + EXPIRY_CHECK_S
@@ -72,6 +74,8 @@ class Dispatcher:
     async def drain(self, seconds: float) -> None:
         """Takes nothing new, grants running sessions `seconds`, interrupts the rest and waits for their ends."""
         self.closing = True
+        async with self._picking:  # a claim under way becomes a run, which has to end with the others
+            pass
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=max(0.0, seconds))
         await self.halt_all("interrupted")

@@ -103,6 +103,7 @@ class LiveServer:
                 if line.startswith("Try "):
                     break
             else:
+                self.process.stdout.close()  # nobody else reads it now
                 self.process.wait()
                 raise AssertionError("\n".join(["the server did not start", *self.output, self.log()[-4000:]]))
         finally:

@@ -45,7 +45,7 @@ from workspaces.exec_shapes import (
 from workspaces.execution import MIB, OutputChunk
 from workspaces.models import Exec, Workspace, new_exec_id
 from workspaces.runs import Listener, patiently
-from workspaces.sandbox_errors import PROGRAM, StartFailure
+from workspaces.sandbox_errors import PROGRAM, StartFailure, with_commands
 from workspaces.streaming import on_loop, while_signed_in
 
 NDJSON = "application/x-ndjson"
@@ -153,6 +153,8 @@ class ExecViewSet(ListOf):
         except BaseException as exc:
             if claim is not None and claim.ours:
                 exec_keys.release(claim)
+            if isinstance(exc, StartFailure):
+                exc.hint_text = with_commands(exc.hint_text, workspace.slug)
             if (
                 isinstance(exc, StartFailure) and "command" in asked
             ):  # the program is the shell that stands before the line

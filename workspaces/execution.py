@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from primer_site.words import counted
+from workspaces.runtime.protocol import MAX_SURVIVORS
+
 Stream = Literal["stdout", "stderr"]
 EndedBy = Literal["exit", "signal", "oom", "pids", "disk", "output_cap", "timeout", "cancelled", "lost"]
 FileKind = Literal["file", "dir", "symlink", "other"]
@@ -62,6 +65,13 @@ class Survivor:
 
     pid: int
     command: str
+
+
+def still_running(survivors: int) -> str:
+    """`1 process still runs`; of a list that is as long as one can be, `64 or more processes still run`."""
+    if survivors >= MAX_SURVIVORS:
+        return f"{survivors} or more processes still run"
+    return f"{counted(survivors, 'process', 'processes')} still {'runs' if survivors == 1 else 'run'}"
 
 
 @dataclass(frozen=True, slots=True)

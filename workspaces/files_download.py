@@ -74,6 +74,8 @@ class FileDownloadView(FileView):
 
         The archive holds regular files and directories; its last member is `./`, whose pax comment names in JSON what was
         left out (links, devices, what cannot be read) and which files changed while they were read.
+        A file that changes while it is sent breaks off before its announced end, one that only grows does not: go on with
+        `Range` and the ETag in `If-Range`, which gives the rest, or all of the new version.
         """
         row, path = self.workspace(request, id, "path"), self.place(request)
         asked = range_of(request.headers.get("Range", ""))

@@ -106,7 +106,10 @@ class TcpConnection(ConnectionShape):
     )
 
     def validate_url(self, value: str) -> str:
-        parts = urlsplit(value)
+        try:
+            parts = urlsplit(value)
+        except ValueError:  # brackets that hold no address
+            raise serializers.ValidationError("must be tcp://host:port") from None
         try:
             port = parts.port
         except ValueError:

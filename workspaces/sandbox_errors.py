@@ -187,6 +187,11 @@ def file_error(code: str, message: str) -> PrimerError:
 
 PROGRAM = "argv[0]"  # the field that a program stands in
 CWD_HINT = "Make it first, or leave cwd out: then it is the workspace itself."
+_CWD_HINTS = {
+    "not_executable": "Let its owner enter it (chmod u+rwx), or leave cwd out: then it is the workspace itself."
+}
+_ROOT_HINT = "The directory is not the sandbox user's own: give it back to that user, or create a new workspace."
+END_OTHERS = "End other programs of this workspace"
 _START_HINTS = {
     "not_found": "Check the name. The program and each of its arguments are items of argv; a shell line goes into command.",
     "not_executable": "Make it executable (chmod +x), or name its interpreter first: python3 FILE.",
@@ -195,9 +200,15 @@ _START_HINTS = {
     "not_a_program": "Begin it with a line such as #!/bin/sh, or name its interpreter first: python3 FILE.",
     "no_interpreter": "The program that its first line names is not in this image.",
     "argument_too_long": "Write the code to a file, or pass it on stdin.",
-    "no_process": "End other programs of this workspace, or use a template with a larger pids_limit.",
-    "no_memory": "End other programs of this workspace, or use a template with more memory.",
+    "no_process": f"{END_OTHERS}, or use a template with a larger pids_limit.",
+    "no_memory": f"{END_OTHERS}, or use a template with more memory.",
 }
+
+
+def with_commands(hint: str, workspace: str) -> str:
+    """The hint for whoever has our command line (an agent has not): how the other programs are found and ended."""
+    how = f"primectl workspace execs {workspace}, primectl workspace kill {workspace} EXEC"
+    return hint.replace(END_OTHERS, f"{END_OTHERS} ({how})")
 
 
 def exec_error(code: str, message: str, facts: dict[str, Any], *, program: str = "", cwd: str = "") -> PrimerError:
@@ -206,9 +217,13 @@ def exec_error(code: str, message: str, facts: dict[str, Any], *, program: str =
         part = "cwd" if facts.get("part") == "cwd" else "argv0"
         reason = str(facts.get("reason"))
         reason = reason if reason in _START else "error"
-        subject = f"in the working directory {printable(cwd)}" if part == "cwd" else f"the program {printable(program)}"
+        where = f"in the working directory {printable(cwd)}" if cwd else "in the workspace"
+        subject = where if part == "cwd" else f"the program {printable(program)}"
         why = _START.get(reason, "the kernel refused it")
-        hint = CWD_HINT if part == "cwd" else _START_HINTS.get(reason, "")
+        hint = _START_HINTS.get(reason, "")
+        if part == "cwd":
+            why = "its permissions refuse it" if reason == "not_executable" else why
+            hint = _CWD_HINTS.get(reason, CWD_HINT) if cwd else _ROOT_HINT
         errors = [FieldError("cwd" if part == "cwd" else PROGRAM, why)]
         return StartFailure(
             f"Cannot start {subject.strip()}: {why}.", part=part, reason=reason, hint=hint, errors=errors

@@ -127,7 +127,8 @@ class _Transfer:
 class Incoming:
     """The bytes of one transfer in order, some at a time; an answer that is an error is raised where it comes.
 
-    `end` is the offset where they must end (None: where they do); otherwise the file was changed, FileChanged.
+    `end` is the offset where they must end (None: where they do); otherwise the file was changed, FileChanged. With an
+    `end` the last of them wait for the answer: once a client has all that was announced, nothing can be taken back.
     """
 
     def __init__(self, link: Link, stream: int, transfer: _Transfer) -> None:
@@ -144,8 +145,12 @@ class Incoming:
             raise StopAsyncIteration
         transfer = self.transfer
         try:
-            while transfer.waiting < _PART and transfer.answer is None and transfer.lost is None:
+            while (transfer.waiting < _PART or self._last) and transfer.answer is None and transfer.lost is None:
                 await transfer.step()
+            if self._last:
+                transfer.check()
+                if transfer.answer is not None and transfer.answer[1].get("changed") is True:
+                    raise FileChanged
             if transfer.data:
                 return await self._take()
             transfer.check()
@@ -156,6 +161,11 @@ class Incoming:
         if self.end is not None and self._taken != self.end:
             raise FileChanged
         raise StopAsyncIteration
+
+    @property
+    def _last(self) -> bool:
+        """Whether what waits is the rest of it."""
+        return self.end is not None and self._taken + self.transfer.waiting == self.end
 
     async def _take(self) -> bytes:
         transfer = self.transfer

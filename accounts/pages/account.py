@@ -23,6 +23,7 @@ from accounts.pages.door import Door
 from accounts.pages.views import UNPROCESSABLE, back, done, page
 from primer_site import problems
 from primer_site.errors import FieldError, Invalid, PrimerError
+from primer_site.parsing import whole
 
 THEMES = ("system", "light", "dark")
 MUST_CHANGE = "must_change_password"
@@ -166,10 +167,12 @@ def token_new(request: HttpRequest) -> HttpResponse:
     if request.method != "POST":
         return HttpResponseRedirect("/account/")
     lifetime = request.POST.get("expires_in_s", "")
+    # Text that is no number goes on as it is, for the API to refuse: none would mean that it never ends.
+    seconds = whole(lifetime)
     body: dict[str, Any] = {
         "name": request.POST.get("name", "").strip(),
         "scope": request.POST.get("scope", "write"),
-        "expires_in_s": int(lifetime) if lifetime.isdigit() else None,
+        "expires_in_s": (lifetime or None) if seconds is None else seconds,
     }
     try:
         made = Door(TokenViewSet, request).call("POST", "create", data=body).data

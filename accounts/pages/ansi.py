@@ -7,6 +7,7 @@ few classes each, so that 256 colours need no 512 rules and no style attribute.
 from __future__ import annotations
 
 import re
+from collections import deque
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +17,7 @@ from accounts.pages.text import CUT, more_on_line, plain
 
 HELD = 256  # characters of an unfinished sequence that wait for the next chunk
 CODES = 64  # of one sequence that are looked at
+UNDRAWN = 256  # styles behind the cut of a line that are looked at, the latest since a reset: a line may have 400,000
 CUBE = (0, 95, 135, 175, 215, 255)
 _BODY = "[^\x07\x18\x1a\x1b]{0,4096}"  # of a string sequence; one that never ends hides nothing: its text is shown
 _SEQUENCE = re.compile(
@@ -74,6 +76,7 @@ class Ansi:
         self._limit = limit
         self._column = 0  # characters of the line so far, those that are not drawn included
         self._style = Style()
+        self._undrawn: deque[str] = deque(maxlen=UNDRAWN)  # parameters met behind the cut, not applied yet
         self._held = ""
 
     def feed(self, text: str) -> SafeString:
@@ -82,12 +85,35 @@ class Ansi:
             text, self._held = text[: unfinished.start()], unfinished[0]
         parts, end, self._column = [], 0, 0
         for found in _SEQUENCE.finditer(text):
-            parts.append(self._shown(self._drawn(text[end : found.start()])))
+            parts.append(self._piece(text[end : found.start()]))
             end = found.end()
             if found[2] == "m":
-                self._style = restyled(self._style, found[1])
-        parts.append(self._shown(self._drawn(text[end:]) + self._left_out()))
+                self._restyle(found[1])
+        parts.append(self._piece(text[end:]))
+        self._catch_up()
+        parts.append(self._shown(self._left_out()))
         return mark_safe("".join(parts))  # noqa: S308 - every part is escaped
+
+    def _piece(self, text: str) -> str:
+        """The text between two sequences; of a line that is cut already it is only counted."""
+        if self._column >= self._limit and "\n" not in text:
+            self._column += len(text)
+            return ""
+        self._catch_up()
+        return self._shown(self._drawn(text))
+
+    def _restyle(self, parameters: str) -> None:
+        """Applies a style, or keeps it until something is drawn again."""
+        if self._column < self._limit:
+            self._style = restyled(self._style, parameters)
+            return
+        if parameters in ("", "0"):
+            self._undrawn.clear()
+        self._undrawn.append(parameters)
+
+    def _catch_up(self) -> None:
+        while self._undrawn:
+            self._style = restyled(self._style, self._undrawn.popleft())
 
     def _drawn(self, text: str) -> str:
         """The text without what its lines have beyond the limit."""

@@ -11,7 +11,7 @@ from django.utils.text import capfirst
 
 from accounts.models import User
 from accounts.pages import form as forms
-from accounts.pages import rows
+from accounts.pages import rows, unsaid
 from accounts.pages.door import Door
 from accounts.pages.meanings import described
 from accounts.pages.views import UNPROCESSABLE, done
@@ -64,7 +64,7 @@ class Editing:
         """Raises `Forbidden` for whoever may not make one."""
         if not self.may_create(request):
             need = "the role admin" if getattr(self.viewset, "admin_only", False) else "the role member"
-            raise Forbidden(f"To make a {self.noun} needs {need}. An admin grants it.")
+            raise Forbidden(f"Making this needs {need}. An admin grants it.")
 
     def posted(self, request: HttpRequest) -> Item:
         """What a form says that is not to be stored: of a new object, or over the one that it names in `_id`."""
@@ -76,6 +76,7 @@ class Editing:
             body: Item = _spec_of(tree, self.kind).value
         else:
             body = self.body_of(request, base, editing=bool(stored))
+            unsaid.refuse(self.sections(request, body, editing=bool(stored)), body, base, whole=False)
         return {
             **{name: value for name, value in body.items() if name not in READ_ONLY},
             **({"id": stored} if stored else {}),
@@ -113,6 +114,7 @@ class Editing:
             body = self.body_of(request, base, editing=row is not None)
             if "_redraw" in request.POST or rows.CHANGE in request.POST:  # another shape is drawn, nothing is stored
                 return self._form(request, row, body)
+            unsaid.refuse(self.sections(request, body, editing=row is not None), body, base)
             return self._store(request, row, body)
         except Exception as exc:
             return self._form(request, row, body, error=_known(exc))
@@ -159,7 +161,7 @@ class Editing:
         form = forms.bind(sections, body, error, editing=editing)
         form.at = rows.changed(request.POST)[1] or request.POST.get("_redraw", "")
         changed = isinstance(error, PreconditionFailed)
-        spec = {name: value for name, value in body.items() if name not in READ_ONLY}
+        spec = forms.copied({name: value for name, value in body.items() if name not in READ_ONLY})
         context = self.context(
             form=form, error=error, row=row, editing=editing, tab="yaml" if text is not None or request.GET.get("as") == "yaml" else "form",
             yaml=text if text is not None else documents.write({"kind": self.kind, "spec": spec}) if self.yaml_form else "",

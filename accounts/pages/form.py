@@ -74,6 +74,7 @@ class Field:
     warn: str = ""
     redraw: bool = False  # other fields depend on it
     parts: tuple[Part, ...] = ()  # of each row of a table
+    drawn: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None  # a row of a table as it is shown
     keyed: bool = False  # rows are a mapping by their first part, not a list
     worth: Worth | None = None  # of a limit, on the provider that is chosen
     fetch: str = ""  # where a page with scripts asks for further suggestions
@@ -200,9 +201,8 @@ def _take(one: Field, post: QueryDict, body: Body) -> None:
         _take(inner, post, body)
 
 
-def _text(one: Field, post: QueryDict, _: Any) -> Any:
-    value = post.get(one.name, "")
-    value = value.replace("\r\n", "\n") if one.control == "area" else value.strip()
+def _text(one: Field, post: QueryDict, kept: Any) -> Any:
+    value = rows.typed(post.get(one.name, ""), kept, area=one.control == "area")
     return one.empty if value == "" else value
 
 
@@ -215,9 +215,11 @@ def _quantity(one: Field, post: QueryDict, kept: Any) -> Any:
     """A number and its unit as the number of the smallest: bytes, or seconds."""
     number, units = _number(one, post, kept), UNITS[one.control]
     unit = units.get(post.get(f"{one.name}.unit", ""), units[one.units[0]])
-    if not isinstance(number, int | float) or not math.isfinite(number):
+    if not isinstance(number, int | float):
         return number
     whole = number * unit
+    if isinstance(whole, float) and not math.isfinite(whole):
+        return post.get(one.name, "").strip()  # no number of seconds or bytes
     return int(whole) if one.control == "bytes" or whole == int(whole) else whole
 
 
@@ -225,8 +227,8 @@ def _secret(one: Field, post: QueryDict, kept: Any) -> Any:
     if post.get(f"{one.name}.remove"):
         return None
     value = post.get(one.name, "")
-    if value:
-        return value
+    if value or post.get(f"{one.name}.lost"):
+        return value  # "" is one that was typed and came back without it: what is stored must not pass for it
     return {"set": True} if isinstance(kept, Mapping) and kept.get("set") else LEFT_OUT
 
 
@@ -282,10 +284,8 @@ def _bind(one: Field, body: Mapping[str, Any], editing: bool) -> Bound:
 def _holds_typed(one: Field, value: Any) -> bool:
     """Whether a secret stands in the body as it was typed: the form that comes back does not carry it."""
     if one.control == "secret":
-        return isinstance(value, str) and value != ""
-    return one.control == "env" and isinstance(value, Mapping) and any(
-        isinstance(inner, Mapping) and inner.get("secret") for inner in value.values()
-    )  # fmt: skip
+        return isinstance(value, str)
+    return one.control == "env" and any(row["kind"] == rows.LOST for row in rows.draw_env(value))
 
 
 def _cases(one: Field, body: Mapping[str, Any], editing: bool) -> list[tuple[str, list[Bound]]]:
@@ -311,11 +311,11 @@ def _draw_quantity(one: Field, value: Any) -> tuple[Any, str, Any]:
     """Number, unit, and how many of the smallest they are."""
     units = UNITS[one.control]
     first, *larger = one.units
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or (isinstance(value, float) and not math.isfinite(value)):
         return ("" if value is None else value), first, ""
     unit = next((name for name in reversed(larger) if value >= units[name] and value % units[name] == 0), first)
-    number = value / units[unit]
-    return (int(number) if number == int(number) else number), unit, value
+    whole, rest = divmod(value, units[unit])  # never as a fraction of a whole number, which may be too large for one
+    return (int(whole) if rest == 0 else value / units[unit]), unit, value
 
 
 def _draw_yaml(_: Field, value: Any) -> str:
@@ -343,11 +343,16 @@ def _place(form: Form, errors: Sequence[FieldError]) -> None:
             path = path.rpartition(".")[0]
         if path:
             rest = error.field[len(path) :].lstrip(".")
-            at = ROW.match(rest)
+            at = ROW.match(rest) if _is_list(known[path].field) else None
             rest = f"row {int(at[1]) + 1}: {at[2]}".strip() if at else rest  # people count from one
             known[path].errors.append(f"{rest} {error.message}".strip())
         else:
             form.others.append(error)
+
+
+def _is_list(one: Field) -> bool:
+    """Whether a number behind the field's name means a row: elsewhere it may be somebody's name for something."""
+    return one.control in ("texts", "lines", "yaml") or (one.control == "table" and not one.keyed)
 
 
 def dig(body: Any, path: str) -> Any:

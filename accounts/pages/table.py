@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from accounts.pages.form import Option, dig
 from primer_site.errors import FieldError, Invalid
-from primer_site.parsing import bad_text
+from primer_site.parsing import bad_text, whole
 
 SIZES = (25, 50, 100)
 FACETS = 50  # different values that a filter offers at most
@@ -156,9 +156,9 @@ def sorted_rows(request: HttpRequest, rows: Any, sorts: Mapping[str, str]) -> tu
     return rows.order_by(f"{sign}{column}", f"{sign}pk"), asked
 
 
-def number(request: HttpRequest, name: str, default: int, most: int) -> int:
-    text = request.GET.get(name, "")
-    return max(1, min(int(text), most)) if text.isascii() and text.isdigit() and len(text) < 10 else default
+def number(request: HttpRequest, name: str, default: int, most: int, least: int = 1) -> int:
+    found = whole(request.GET.get(name, ""))
+    return default if found is None else max(least, min(found, most))
 
 
 def listing(

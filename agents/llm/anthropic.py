@@ -35,8 +35,12 @@ STOPS: dict[str, StopReason] = {
 }
 THOUGHTS = ("thinking", "redacted_thinking")
 # A thought is valid only behind what was before it when it was thought: a conversation that was made shorter, or in which a
-# secret was masked, is another one.
-THOUGHTS_REFUSED = re.compile(r"thinking`? blocks?\b|thinking`?, but found|\bsignature\b", re.IGNORECASE)
+# secret was masked, is another one. The API names the block, and says what is wrong in its first sentence.
+THOUGHTS_REFUSED = re.compile(
+    r"\bmessages\.\d+\.content\.\d+(?:\.(?:redacted_)?thinking\b|(?:\.type)?: [^.]{0,80}?"
+    r"(?:thinking`? blocks?\b|thinking`?, but found|\bsignature\b))",
+    re.IGNORECASE,
+)
 USAGE = {
     "input_tokens": "input_tokens",
     "output_tokens": "output_tokens",
@@ -90,7 +94,7 @@ class AnthropicLLM(WireLLM):
         try:
             return await self.ask("/v1/messages", self._question(request), extra)
         except self.sdk.BadRequestError as exc:
-            if not THOUGHTS_REFUSED.search(exc.message) or not self._forget(request):
+            if not THOUGHTS_REFUSED.search(self.wish_in(exc)) or not self._forget(request):
                 raise
             log.info("asked without earlier thoughts", provider=self.endpoint.name, model=request.model)
         return await self.ask("/v1/messages", self._question(request), extra)

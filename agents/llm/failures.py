@@ -19,9 +19,14 @@ PASSING = frozenset(
 )
 SPENT = frozenset({"insufficient_quota", "billing_error", "billing_hard_limit_reached"})
 TOO_LONG = re.compile(
-    r"prompt is too long|context[ _](?:length|window|size)|maximum context|exceeds? the (?:available|model'?s) context"
+    r"prompt is too long|context[ _]?(?:length|window|size)|maximum context|exceeds? the (?:available|model'?s) context"
     r"|exceed context limit|too many tokens|reduce the length|request_too_large",
     re.IGNORECASE,
+)
+# What an endpoint quotes of a question, in a sentence of its own: several words between quotes. A name alone is no such
+# quote, and neither is the message of another endpoint that a gateway passes on.
+QUOTED = re.compile(
+    r"""(?P<passed_on>\\{0,7}["']message\\{0,7}["']\s{0,4}:\s{0,4}\\{0,7}["'])|(?<!\w)["'`\u201c\u2018](?=\S)[^\s"'`\u201d\u2019]*\s"""
 )
 # Endpoints quote keys, whole or with stars in the middle.
 KEY = re.compile(r"\b(?:sk|pk|rk|key|xai|gsk)[-_][\w*.…-]{4,}|\bBearer\s+\S+", re.IGNORECASE)
@@ -36,16 +41,15 @@ def scrub(text: str, redactor: Redactor) -> str:
 
 def of_status(status: int, body: Any, headers: Mapping[str, str], redactor: Redactor) -> LLMError:
     """The failure behind an HTTP status, or behind an error inside of a stream, which comes with status 200."""
-    kinds, message = _parts(body)
+    kinds, message = parts(body)
+    own = own_words(message)
     said = scrub(message, redactor)
     quoted = f' It says: "{said}"{"" if said[-1] in ".!?…" else "."}' if said else ""
     if kinds & SPENT or status == 402:
         return LLMConfig(
             f"The model's endpoint wants to be paid.{quoted}", hint="Look at the account's plan and limits."
         )
-    if status == 413 or (
-        status in (200, 400, 422, 500) and (TOO_LONG.search(message) or any(map(TOO_LONG.search, kinds)))
-    ):
+    if status == 413 or (status in (200, 400, 422, 500) and (TOO_LONG.search(own) or any(map(TOO_LONG.search, kinds)))):
         return ContextTooLong(f"The conversation is longer than what the model takes.{quoted}")
     if status in AGAIN or status >= 500 or (status < 300 and (kinds & PASSING or not kinds & REFUSALS)):
         return LLMUnavailable(f"{_WHY.get(status, _why(kinds))}{quoted}", retry_after_s=retry_after(headers))
@@ -83,13 +87,22 @@ def _why(kinds: set[str]) -> str:
     return "The model's endpoint has an error of its own."
 
 
-def _parts(body: Any) -> tuple[set[str], str]:
+def own_words(message: str) -> str:
+    """The message up to the first quote of what was asked: what a person or a program wrote must not be read as a wish of
+    the endpoint's."""
+    for quote in QUOTED.finditer(message):
+        if not quote["passed_on"]:
+            return message[: quote.start()]
+    return message
+
+
+def parts(body: Any) -> tuple[set[str], str]:
     """Types and codes of an error body, and its message; bodies come as `{error: {…}}`, as the inside of it, or as text."""
     inner = body.get("error", body) if isinstance(body, dict) else body
     if not isinstance(inner, dict):
         return set(), inner if isinstance(inner, str) and not inner.lstrip().startswith("<") else ""
     kinds = {value for name in ("type", "code") if isinstance(value := inner.get(name), str)}
-    message = inner.get("message")
+    message = inner.get("message", inner.get("detail"))
     return kinds, message if isinstance(message, str) else ""
 
 

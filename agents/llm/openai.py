@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import structlog
 
 from agents.llm.base import LLMConfig, LLMEvent, LLMRequest, LLMUnavailable, Metered, Reply, TextDelta, ThinkingDelta
-from agents.llm.failures import of_status
+from agents.llm.failures import of_status, own_words
 from agents.llm.sending import NO_TEXT, Made, arguments_of, distinct, dumped, parsed, sendable, tool_name, with_messages
 from agents.llm.wire import BROKEN, WireLLM
 from agents.messages import AssistantMessage, Message, StopReason, ToolCall, ToolResult, Usage, UserMessage
@@ -24,7 +24,11 @@ if TYPE_CHECKING:
 STOPS: dict[str, StopReason] = {"length": "max_tokens", "content_filter": "refusal"}
 THOUGHT = "reasoning"  # the type of the block that keeps what the model thought
 # What the API says instead of a reply whose thoughts alone used up its tokens.
-OUT_OF_TOKENS = re.compile(r"could not finish the message because max_tokens", re.IGNORECASE)
+OUT_OF_TOKENS = re.compile(r"\W*could not finish the message because max_tokens", re.IGNORECASE)
+# How servers ask for thoughts; those that do not know them name them too.
+THOUGHTS_WANTED = re.compile(
+    r"reasoning_content\W[^.]{0,60}(?:must be passed back|is missing)|missing\W{1,3}reasoning_content\b", re.IGNORECASE
+)
 log = structlog.get_logger(__name__)
 
 
@@ -36,17 +40,25 @@ class Dialect:
     reasoning: str = ""  # `reasoning_effort`, sent only when an endpoint asked for it
     thoughts: bool = False  # whether it wants its thoughts back, which others do not know
 
-    def learn(self, refusal: str, *, tools: bool) -> bool:
-        """Whether the refusal names what is wanted instead, and it was not known: then it is worth to ask again."""
-        if self.tokens == "max_tokens" and re.search(r"max_completion_tokens\W+instead", refusal):
+    def learn(self, body: Any, wish: str, *, tools: bool) -> bool:
+        """Whether the refusal (its body, and the endpoint's own words in it) names what is wanted instead, and it was not
+        known: then it is worth to ask again."""
+        given = {name: body.get(name) for name in ("param", "code")} if isinstance(body, dict) else {}
+        param = str(given.get("param") or "")
+        if THOUGHTS_WANTED.search(wish) or THOUGHTS_WANTED.search(own_words(param)):  # some say it there
+            fresh, self.thoughts = not self.thoughts, True
+            return fresh
+        if param.startswith("messages"):  # what was said is wrong, and not how it was asked
+            return False
+        if self.tokens == "max_tokens" and (
+            given == {"param": "max_tokens", "code": "unsupported_parameter"}
+            or re.search(r"max_completion_tokens\W+instead", wish)
+        ):
             self.tokens = "max_completion_tokens"
             return True
         # Newer models take tools in Chat Completions only without reasoning, and reason unless they are told not to.
-        if tools and not self.reasoning and re.search(r"reasoning_effort to \W*none", refusal):
+        if tools and not self.reasoning and re.search(r"reasoning_effort to \W*none", wish):
             self.reasoning = "none"
-            return True
-        if not self.thoughts and "reasoning_content" in refusal:
-            self.thoughts = True
             return True
         return False
 
@@ -76,7 +88,7 @@ class OpenAILLM(WireLLM):
         try:
             stream = await self._asked(request)
         except self.sdk.BadRequestError as exc:
-            if not OUT_OF_TOKENS.search(exc.message):
+            if not OUT_OF_TOKENS.match(self.wish_in(exc)):
                 raise
             yield Reply(AssistantMessage(provider=self.kind), "max_tokens")
             return
@@ -100,7 +112,7 @@ class OpenAILLM(WireLLM):
             try:
                 return await self.ask("/chat/completions", with_messages(body_of(request, self._dialect), messages))
             except self.sdk.BadRequestError as exc:
-                if not self._dialect.learn(exc.message, tools=bool(request.tools)):
+                if not self._dialect.learn(exc.body, self.wish_in(exc), tools=bool(request.tools)):
                     raise
                 self._sent = Made(self._json_of)
                 log.info("asked otherwise", provider=self.endpoint.name, model=request.model, dialect=self._dialect)

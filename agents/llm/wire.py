@@ -20,6 +20,7 @@ import structlog
 from agents.llm.address import Place, place_of, resolve
 from agents.llm.base import (
     LLM,
+    ContextTooLong,
     LLMConfig,
     LLMError,
     LLMEvent,
@@ -29,7 +30,7 @@ from agents.llm.base import (
     ThinkingDelta,
     Waiting,
 )
-from agents.llm.failures import of_status
+from agents.llm.failures import of_status, own_words, parts
 from agents.llm.gate import DEFAULT_CONCURRENCY, in_line
 from agents.redact import Redactor
 
@@ -242,6 +243,17 @@ class WireLLM(LLM):
             return of_status(200, said, headers, self._redactor)
         return _other_api(headers)
 
+    def refusal(self, exc: Any) -> LLMError:
+        """What the SDK's error of a status means."""
+        return of_status(exc.status_code, exc.body, exc.response.headers, self._redactor)
+
+    def wish_in(self, exc: Any) -> str:
+        """The endpoint's own words in a refusal, in which a driver may look for what is wanted instead. A conversation that
+        is too long is no such wish: raises `ContextTooLong`."""
+        if isinstance(failure := self.refusal(exc), ContextTooLong):
+            raise failure from exc
+        return own_words(parts(exc.body)[1])
+
     async def pieces(self, stream: Any) -> AsyncGenerator[Any, None]:
         """The JSON values of an answer. From here on a lost connection broke a reply."""
         heard = False
@@ -317,7 +329,7 @@ class WireLLM(LLM):
                 LLMUnavailable(UNANSWERED) if gone else LLMUnavailable(UNREACHED, hint=NOBODY)
             ) from exc
         except sdk.APIStatusError as exc:
-            raise of_status(exc.status_code, exc.body, exc.response.headers, self._redactor) from exc
+            raise self.refusal(exc) from exc
         except sdk.APIError as exc:  # an error in the middle of an answer that began well
             raise of_status(200, exc.body, {}, self._redactor) from exc
         except httpx2.HTTPError as exc:

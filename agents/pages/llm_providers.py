@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, path
 
 from accounts.pages.editing import Item
-from accounts.pages.form import LEFT_OUT, Field, Option, Part, Section
+from accounts.pages.form import LEFT_OUT, Field, Option, Part, Section, dig
 from accounts.pages.resource import ResourcePages, audited
 from accounts.pages.table import Column, Filter
 from accounts.pages.views import is_fragment, page, part, suggestions
@@ -92,7 +92,8 @@ class LLMProviderPages(ResourcePages):
         return [Section("", main), Section("Notes", more, id="notes")]
 
     def _store(self, request: HttpRequest, row: Any, body: Item) -> HttpResponse:
-        if "" in ((body.get("config") or {}).get("prices") or {}):
+        prices = dig(body, "config.prices")
+        if isinstance(prices, Mapping) and "" in prices:
             errors = [FieldError("config.prices", "has a row without its model")]
             raise Invalid("The LLM provider is not valid.", errors=errors)
         return super()._store(request, row, body)

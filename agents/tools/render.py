@@ -8,8 +8,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from agents.tools.base import RESULT_BYTES
-from primer_site.words import counted
-from workspaces.execution import ExecOutcome, OutputChunk, Stream
+from workspaces.execution import ExecOutcome, OutputChunk, Stream, still_running
 
 STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 ERROR_LINES, LINE_BYTES, ERROR_BYTES = 20, 200, 2048  # that a model sees
@@ -201,7 +200,5 @@ def exec_text(outcome: ExecOutcome, kept: dict[Stream, Kept], exec_id: str) -> t
         lines.append(f"{stream}: {totals[stream]} bytes" + (f"\n{text.removesuffix(chr(10))}" if text else ""))
     if outcome.survivors:
         names = ", ".join(f"{s.pid} {s.command[:60]}" for s in outcome.survivors[:10])
-        count = len(outcome.survivors)
-        verb = "still runs" if count == 1 else "still run"
-        lines.append(f"{counted(count, 'process', 'processes')} {verb}: {names}")
+        lines.append(f"{still_running(len(outcome.survivors))}: {names}")
     return "\n".join(lines), truncated

@@ -15,11 +15,12 @@ from cli.errors import ApiError, Done, Exit, UsageError
 from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.landing import MAX_BYTES, MAX_FILES, Landing, local_name
 from cli.text import count_bytes
-from cli.transfer import download, fetch, is_directory, pieces_of
+from cli.transfer import archived, download, fetch, is_directory, printed
 from cli.upload import Body, Sending, body_of, body_of_stdin, put, put_tree
 
 # `ws-…:PATH`, also `workspace/ws-…:PATH`; a local file of such a name is `./ws-…:PATH`.
 _REMOTE = re.compile(r"((?:[A-Za-z_]+/)?ws-[0-9a-f]{4,16}):(.*)", re.DOTALL)
+_ELSEWHERE = "another DST"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ def cp(
     if here is not None and there is not None:
         raise UsageError("both are in workspaces", hint="copy through here: first down, then up")
     if here is not None:
-        landing = Landing(force=force, max_bytes=max_bytes, max_files=max_files)
+        landing = Landing(force=force, elsewhere=_ELSEWHERE, max_bytes=max_bytes, max_files=max_files)
         code = _print(app, here, raw=raw) if target == "-" else _down(app, here, target, landing)
         raise Done(Exit.OK if skip_special and not landing.lost else code)
     if there is None:
@@ -89,7 +90,7 @@ def _down(app: App, source: Remote, target: str, landing: Landing) -> Exit:
     path = source.path.removesuffix("/.").rstrip("/") or "."
     if os.path.isdir(target):
         whole = not source.path.strip("./") or source.path.endswith("/.")
-        target = target if whole else os.path.join(target, local_name(path))
+        target = target if whole else os.path.join(target, local_name(path, _ELSEWHERE))
     elif target.endswith("/"):
         raise UsageError(f"{target}: no such directory")
     return fetch(app, source.ref, path, target, landing)
@@ -98,12 +99,12 @@ def _down(app: App, source: Remote, target: str, landing: Landing) -> Exit:
 def _print(app: App, source: Remote, *, raw: bool) -> Exit:
     with download(app, source.ref, source.path) as response:
         if not is_directory(response):
-            print_bytes(app.console, response, raw=raw)
+            print_bytes(app.console, printed(app, source.ref, source.path, response), raw=raw)
         elif app.console.out_tty and not raw:
             where = f"{source.ref.id}:{source.path}"
             raise UsageError(f"{where} is a directory: its archive is no text for a terminal", hint="… - | tar -tv")
         else:
-            for piece in pieces_of(response):
+            for piece in archived(app, source.ref, source.path, response):
                 app.console.write(piece)
     return Exit.OK
 

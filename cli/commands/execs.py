@@ -1,4 +1,4 @@
-"""`primectl workspace execs` and `output`: what ran in a workspace, what still runs, and what it printed."""
+"""`primectl workspace execs`, `output` and `kill`: what ran in a workspace, what it printed, and an end to what runs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from cli.errors import ApiError, CliError, Exit, UsageError
 from cli.execution import Execution, Screen
 from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.tables import Item
-from cli.text import age, seconds, size
-from cli.verdict import kept_words
+from cli.text import age, duration, seconds, size
+from cli.verdict import how_many, kept_words
 from cli.wire import segment
 
 DEFAULT_LIMIT = 500
 COMMAND_CHARS = 120
+_LOOK_S = 0.25
 _HEADER = ["ID", "COMMAND", "ENDED", "EXIT", "TOOK", "BYTES", "SURVIVORS"]
 _MORE = ["STARTED", "SESSION", "CWD"]
 
@@ -86,7 +87,7 @@ def _row(item: Item, wide: bool, time: tables.Time) -> list[str]:
         "" if code is None else str(code),
         took_words,
         size(sum(count for count in counts if isinstance(count, int))),
-        str(len(survivors)) if isinstance(survivors, list) and ended != "running" else "",
+        how_many(survivors) if isinstance(survivors, list) and ended != "running" else "",
     ]
     if wide:
         row += [time(item.get("started_at")), str(item.get("session_id") or ""), str(item.get("cwd") or "")]
@@ -111,8 +112,7 @@ def workspace_output(app: App, *, name: str, exec_id: str, stream: str, offset: 
     Works also after the workspace was deleted: give its full id then.
     """
     ref = app.full(ref_of(WORKSPACE, name))
-    if not exec_id.startswith("exec-"):
-        raise UsageError(f'"{exec_id}" is not the id of an exec', hint=f"primectl workspace execs {ref.id}")
+    _require_exec(ref, exec_id)
     state = _state(app, ref, exec_id)
     sink = _OnStdout(Screen(app.console, raw=raw))
     execution = Execution(app, ref.id, sink)
@@ -120,9 +120,49 @@ def workspace_output(app: App, *, name: str, exec_id: str, stream: str, offset: 
     execution.page_all(stream)
     sink.close()
     app.console.fresh_line()
+    if state.get("state") == "ended":
+        execution.leave(stream, state.get(f"{stream}_bytes"))
     total, lost = state.get(f"{stream}_bytes"), execution.lost[stream]
     if lost and isinstance(total, int):
         app.console.note(f"primectl: {kept_words(total - lost, total)} of {stream} kept")
+
+
+@command(
+    "kill",
+    "primectl workspace kill ws-1a2b3c4d5e6f7081 exec-0f1e2d3c4b5a6978",
+    "primectl workspace kill ws-1a2b exec-0f1e2d3c4b5a6978 --timeout 10s",
+    short_help="End a command and all it started.",
+)
+@click.argument("name", metavar="WORKSPACE")
+@click.argument("exec_id", metavar="EXEC")
+@click.option("--timeout", default="60s", show_default=True, metavar="DURATION", help="How long to wait for its end.")
+@click.pass_obj
+def workspace_kill(app: App, *, name: str, exec_id: str, timeout: str) -> None:
+    """End a command that runs, or the processes that an ended one left behind, and wait until they are gone."""
+    limit_s = duration(timeout, "--timeout")
+    ref = app.full(ref_of(WORKSPACE, name))
+    _require_exec(ref, exec_id)
+    ran = _runs(_state(app, ref, exec_id))
+    deadline = app.clock() + limit_s
+    try:
+        app.client.delete(app.path(ref, "exec", segment(exec_id)))
+    except ApiError as exc:
+        raise app.explained(exc, ref) from exc
+    while _runs(state := _state(app, ref, exec_id)):
+        if app.clock() >= deadline:
+            raise CliError(f"{exec_id} of {ref.id} still runs after {timeout}", exit=Exit.WAITED)
+        app.sleep(_LOOK_S)
+    if not app.quiet:
+        app.console.line(f"{exec_id} {state.get('ended_by') if ran else 'had ended; nothing it left runs any more'}")
+
+
+def _runs(state: dict[str, Any]) -> bool:
+    return state.get("state") != "ended" and not state.get("ended_by")
+
+
+def _require_exec(ref: Ref, exec_id: str) -> None:
+    if not exec_id.startswith("exec-"):
+        raise UsageError(f'"{exec_id}" is not the id of an exec', hint=f"primectl workspace execs {ref.id}")
 
 
 class _OnStdout:

@@ -203,7 +203,7 @@ _ALL = "apply create delete describe diff edit explain get wait"
 _ACTIONS = {
     "workspace_provider": "provider check",
     "workspace_template": "template check",
-    "workspace": "workspace exec execs files output start stop verify",
+    "workspace": "workspace exec execs files kill output start stop verify",
     "session": "session attach cancel events rerun run send transcript",
     "llm_provider": "llm-provider models test",
 }

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import closing, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -17,12 +18,9 @@ from cli.kinds import WORKSPACE, Ref, ref_of
 from cli.landing import MAX_BYTES, MAX_FILES, Landing, local_name
 from cli.output import Console
 from cli.text import age, count_bytes, size
-from cli.transfer import download, fetch, is_directory, listed, no_file, pieces_of
+from cli.transfer import download, fetch, is_directory, listed, no_file, printed
 from cli.upload import Body, body_of, body_of_stdin, put
 from cli.wire import wire
-
-if TYPE_CHECKING:
-    import requests
 
 files = Group(
     "files",
@@ -90,13 +88,13 @@ def _cat(app: App, ref: Ref, path: str, *, raw: bool) -> None:
                 f"{path} is a directory" if path.strip("./") else "the workspace itself is a directory",
                 hint="save it with: " + line("primectl workspace files get", ref.id, path, options="-O DIR"),
             )
-        print_bytes(app.console, response, raw=raw)
+        print_bytes(app.console, printed(app, ref, path, response), raw=raw)
 
 
-def print_bytes(console: Console, response: requests.Response, *, raw: bool) -> None:
-    """A body on standard output, inert on a terminal unless `raw`."""
+def print_bytes(console: Console, pieces: Iterable[bytes], *, raw: bool) -> None:
+    """Bytes on standard output, inert on a terminal unless `raw`."""
     screen = Screen(console, raw=raw)
-    for piece in pieces_of(response):
+    for piece in pieces:
         screen.write("stdout", piece)
     screen.close()
     if console.out_tty and not console.at_line_start:
@@ -251,7 +249,8 @@ def files_rm(app: App, *, name: str, paths: tuple[str, ...], recursive: bool) ->
     params = {"recursive": "true"} if recursive else {}
     for path in paths:
         try:
-            app.client.delete(app.path(ref, "files"), path=path, **params)
+            if app.client.delete(app.path(ref, "files"), path=path, **params).assumed:
+                app.client.get(app.path(ref))  # what was not found may be the workspace, with the file in it
         except ApiError as exc:
             if exc.code == "not_empty":
                 exc.lines = [f"{ref.id}:{path} is a directory with something in it"]

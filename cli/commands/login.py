@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import getpass
+from itertools import chain, count
 from urllib.parse import urlsplit
 
 import click
@@ -89,17 +90,18 @@ def _secret(app: App, prompt: str, what: str) -> str:
 
 
 def _context_name(app: App, server: str, username: str) -> str:
-    """The context of this server, unless it holds somebody else's token: that is kept, and the new one stands beside it."""
+    """The context of this server and user, else a free name: what another one holds is kept, the new one stands beside."""
     for name, values in app.config.contexts.items():
         if values.get("server") == server and not _is_anothers(app, server, values.get("token", ""), username):
             return name
     name = "local" if is_loopback(server) else urlsplit(server).hostname or "default"
-    if name not in app.config.contexts:
-        return name
-    app.console.note(
-        f"{name} is somebody else's and stays (primectl context use {name}); this one is {name}-{username}"
-    )
-    return f"{name}-{username}"
+    numbered = (f"{name}-{username}-{number}" for number in count(2))
+    free = next(one for one in chain([name, f"{name}-{username}"], numbered) if one not in app.config.contexts)
+    if free != name:
+        app.console.note(
+            f"{name} is for another server or user and stays (primectl context use {name}); this one is {free}"
+        )
+    return free
 
 
 def _is_anothers(app: App, server: str, token: str, username: str) -> bool:

@@ -25,6 +25,11 @@ _HOPELESS: dict[tuple[str, str | None], set[str]] = {
     ("status", "running"): {"ended"},
 }
 _FIELD = {"phase": "phase", "status": "status", "health": "status.health"}
+_STATES = {
+    "phase": ("pending", "pulling", "starting", "running", "stopped", "failed", "lost", "deleting"),
+    "status": ("queued", "running", "ended"),
+    "health": ("healthy", "degraded", "unreachable", "unknown"),
+}
 _HAVE = {"phase": ("workspace",), "status": ("session",), "health": ("workspace_provider", "llm_provider")}
 
 
@@ -107,6 +112,8 @@ def parsed_goal(text: str) -> Goal | None:
             f"--for={text}: not a goal",
             hint="phase=running, status=ended, health=healthy, delete or jsonpath='{.a.b}'=value",
         )
+    if value not in _STATES[name]:
+        raise UsageError(f"--for={text}: there is no {name} {value}", hint=f"it is one of {', '.join(_STATES[name])}")
     return goal_of(_FIELD[name], value)
 
 

@@ -10,7 +10,7 @@ import click
 from cli import present
 from cli.app import App
 from cli.command import Group, command
-from cli.commands.execs import workspace_execs, workspace_output
+from cli.commands.execs import workspace_execs, workspace_kill, workspace_output
 from cli.commands.files import files
 from cli.commands.get import pairs
 from cli.commands.wait import until_phase
@@ -128,10 +128,11 @@ def execute(
     if result.get("ended_by") == "lost" and not dig(result, "error.detail"):
         result["error"] = {"detail": execution.whereabouts()}
     if style == "json":
-        app.console.json({**(extra or {}), **_with_output(result, execution.kept())})
+        app.console.json({**(extra or {}), **_with_output(result, execution.kept(result))})
     else:
         app.console.fresh_line()
-    code, lines = verdict(result, execution.lost, "" if temporary else ref.id)
+    where, shown = "" if temporary else ref.id, style != "json"
+    code, lines = verdict(result, execution.lost, where, shown=shown, unkept=execution.unkept)
     for line in lines:
         app.console.note(line)
     return code
@@ -242,6 +243,7 @@ def workspace_verify(app: App, *, name: str) -> None:
     raise Done(Exit.OK if dig(item, "confinement.verdict") == "proven" else Exit.FAILED)
 
 
-ACTIONS = (workspace_exec, workspace_execs, workspace_output, workspace_start, workspace_stop, workspace_verify, files)
+_EXECS = (workspace_exec, workspace_execs, workspace_output, workspace_kill)
+ACTIONS = (*_EXECS, workspace_start, workspace_stop, workspace_verify, files)
 for action in ACTIONS:
     workspace.add_command(action)

@@ -19,6 +19,7 @@ from accounts.permissions import may_change
 from agents.limits import DEFAULTS
 from agents.models import Agent
 from primer_site.errors import NotFound, PrimerError
+from primer_site.parsing import whole
 from sessions_app import services
 from sessions_app.api import SessionViewSet
 from sessions_app.models import AgentSession, EndedReason, Status
@@ -59,8 +60,8 @@ def status_of(item: Item, row: Any) -> str:
 
 def _sample(number: str) -> str:
     """The text of a sample by its number; "" where there is none."""
-    known = number.isascii() and number.isdigit() and int(number[:3]) < len(SAMPLES)
-    return SAMPLES[int(number)][1] if known and len(number) < 3 else ""
+    at = whole(number)
+    return SAMPLES[at][1] if at is not None and at < len(SAMPLES) else ""
 
 
 def first_line(item: Item, row: Any) -> str:

@@ -3,15 +3,17 @@
 (() => {
   const $ = (query, root) => (root || document).querySelector(query);
   const all = (query, root) => [...(root || document).querySelectorAll(query)];
+  const held = (event) => event.ctrlKey || event.metaKey;
+  const stop = (event) => event.preventDefault();
   const on = (name, work) => document.addEventListener(name, work);
 
   // -- toasts: one renderer for what htmx answers and what a full load brings
-  const toast = (data) => {
+  const toast = ({ level, text, hint, request_id: id }) => {
     const box = $("#toast").content.firstElementChild.cloneNode(true);
-    box.classList.add(data.level || "info");
-    $("span", box).textContent = [data.text, data.hint, data.request_id && "Request " + data.request_id].filter(Boolean).join(" · ");
+    box.classList.add(level || "info");
+    $("span", box).textContent = [text, hint, id && "Request " + id].filter(Boolean).join(" · ");
     $("#toasts").append(box);
-    if (data.level !== "error") setTimeout(() => box.remove(), 6000);
+    if (level !== "error") setTimeout(() => box.remove(), 6000);
   };
   on("toast", (event) => toast(event.detail));
   const ours = (xhr) => xhr.getResponseHeader("HX-Trigger");
@@ -28,7 +30,7 @@
   const age = (element) => {
     const seconds = (Date.now() - Date.parse(element.dateTime)) / 1000;
     const away = Math.abs(seconds);
-    const text = away < 60 ? Math.floor(away) + " s" : away < 3600 ? Math.floor(away / 60) + " min" : away < 172800 ? Math.floor(away / 3600) + " h" : Math.floor(away / 86400) + " d";
+    const [size, unit] = away < 60 ? [1, " s"] : away < 3600 ? [60, " min"] : away < 172800 ? [3600, " h"] : [86400, " d"], text = Math.floor(away / size) + unit;
     element.textContent = seconds < -1 ? "in " + text : text + " ago";
   };
   setInterval(() => { if (!document.hidden) all("time[data-age]").forEach(age); }, 5000);
@@ -61,30 +63,42 @@
     asking = false;
   };
 
-  const blank = (row) => all("input,textarea", row).forEach((input) => { input.value = ""; });
+  const blank = (row) => all("input,textarea,select", row).forEach((input) => {
+    input.value = input.options?.[0].value || "";
+    if (input.dataset.blank) input.placeholder = input.dataset.blank;
+  });
+  // A row says its number to who hears it, and to the server.
+  const count = (rows) => [...rows.children].forEach((row, at) => all("textarea,[data-row]", row).forEach((one) => {
+    one.ariaLabel = one.ariaLabel.replace(/row \d+/, "row " + (at + 1));
+    if (one.dataset.row) one.value = one.value.replace(/\d+$/, at);
+  }));
   on("click", (event) => {
     const target = event.target.closest("[data-close],[data-copy],[data-add-row],[data-row],a[data-dialog],dialog [data-cancel]");
-    if (!target || event.ctrlKey || event.metaKey) return;
-    event.preventDefault();
-    if (target.matches("[data-close]")) target.closest(".toast").remove();
-    else if (target.matches("[data-copy]")) {
-      navigator.clipboard.writeText($("#" + target.dataset.copy).textContent).then(() => {
+    if (!target || held(event)) return;
+    const { dataset } = target;
+    stop(event);
+    if ("close" in dataset) target.closest(".toast").remove();
+    else if (dataset.copy) {
+      navigator.clipboard.writeText($("#" + dataset.copy).textContent).then(() => {
         const before = target.textContent;
         target.textContent = "Copied";
         setTimeout(() => { target.textContent = before; }, 1500);
       });
-    } else if (target.matches("[data-add-row]")) {
+    } else if ("addRow" in dataset) {
       const rows = $("[data-rows]", target.parentElement), more = rows.lastElementChild.cloneNode(true);
       blank(more);
       rows.append(more);
+      count(rows);
       $("input,textarea", more).focus();
-    } else if (target.matches("[data-row]")) {
-      const row = target.closest(".pair"), near = row.previousElementSibling;
-      if (target.dataset.row === "up") near?.before(row);
-      else if (near || row.nextElementSibling) row.remove();
+    } else if (dataset.row) {
+      const row = target.closest(".pair"), rows = row.parentElement, near = row.previousElementSibling, next = row.nextElementSibling || near;
+      if (dataset.row === "up") near?.before(row);
+      else if (next) row.remove();
       else blank(row);
+      (row.isConnected ? target : $("[data-row=drop]", next)).focus();
+      count(rows);
       dirty = true;
-    } else if (target.matches("[data-dialog]")) ask(target.href);
+    } else if ("dialog" in dataset) ask(target.href);
     else target.closest("dialog").close();
   });
 
@@ -92,14 +106,14 @@
   on("click", (event) => all("details.menu[open]").forEach((menu) => { if (!menu.contains(event.target)) menu.open = false; }));
   on("keydown", (event) => {
     if (event.key === "Escape") all("details.menu[open],details.drawer[open]").forEach((menu) => { menu.open = false; $("summary", menu).focus(); });
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey) && event.target.matches("textarea[data-submit]")) event.target.form.requestSubmit();
+    if (event.key === "Enter" && held(event) && event.target.matches("textarea[data-submit]")) event.target.form.requestSubmit();
   });
 
   // -- keys: letters where nobody types, unless the account's switch is off; the elements say what they are by data-action
   const ACTIONS = { "/": "find", c: "create", f: "follow", "[": "prev-call", "]": "next-call", n: "next-hit", N: "previous-hit" };
   const act = (name) => {
     const one = $(`[data-action="${name}"]`);
-    if (one && one.matches("input")) one.focus();
+    if (one?.matches("input")) one.focus();
     else if (one) (one.matches("details") ? $("summary", one) : one).click();
     return one;
   };
@@ -126,14 +140,14 @@
     // What was found for other words is not opened; a button is only pressed by who went to it.
     else if (event.key === "Enter" && event.target === field && found.dataset.q === field.value.trim() && $("a", found)) $("a", found).click();
     else return;
-    event.preventDefault();
+    stop(event);
   };
   on("keydown", (event) => {
     const { key, target } = event, found = $("dialog[open] #found");
     if (found) { inDialog(event, found); return; }
     if (document.body.dataset.keys === undefined) return;
-    if ((event.ctrlKey || event.metaKey) && key.toLowerCase() === "k") { event.preventDefault(); ask($("[data-action=palette]").href); return; }
-    if (asking || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || $("dialog[open]")) return;
+    if (held(event) && key.toLowerCase() === "k") { stop(event); ask($("[data-action=palette]").href); return; }
+    if (asking || event.defaultPrevented || held(event) || event.altKey || $("dialog[open]")) return;
     if (target.closest("input:not([type=checkbox]),textarea,select,[contenteditable]")) { if (key === "Escape") target.blur(); return; }
     const place = event.timeStamp - going < 1500 && $(`.side [data-go="${CSS.escape(key)}"]`);
     going = key === "g" ? event.timeStamp : -2000;
@@ -141,14 +155,14 @@
     else if (key in KEYS) KEYS[key]();
     else if (key in ACTIONS) act(ACTIONS[key]) || (key === "/" ? act("palette") : key === "c" && act("make"));
     else return;
-    event.preventDefault();
+    stop(event);
   });
 
   // -- a text file that is dropped on a text becomes the text
   on("drop", async (event) => {
     const area = event.target, file = event.dataTransfer.files[0];
     if (!file || file.size > 4e6 || !area.matches("form.edit textarea")) return;
-    event.preventDefault();
+    stop(event);
     area.value = await file.text();
     area.dispatchEvent(new Event("input", { bubbles: true }));
   });
@@ -161,13 +175,13 @@
     if (at < 0 || at > ran.length) return;
     area.dataset.at = at;
     area.value = ran[at] || "";
-    event.preventDefault();
+    stop(event);
   });
 
   // -- the output of a running command is drawn anew: who reads further up in it stays there
-  let read = [];
-  on("htmx:beforeSwap", ({ target }) => { read = all(".out", target).map((one) => (one.scrollHeight - one.scrollTop - one.clientHeight > 40 ? one.scrollTop : 1e9)); });
-  on("htmx:load", ({ target }) => all(target.matches(".run") ? ".out" : "[hx-get] .out", target).forEach((one, at) => { one.scrollTop = read[at] ?? 1e9; }));
+  const read = {};
+  on("htmx:beforeSwap", ({ target }) => { read[target.id] = all(".out", target).map((one) => (one.scrollHeight - one.scrollTop - one.clientHeight > 40 ? one.scrollTop : 1e9)); });
+  on("htmx:load", ({ target }) => all(target.matches(".run") ? ".out" : "[hx-get] .out", target).forEach((one, at) => { one.scrollTop = read[target.id]?.[at] ?? 1e9; }));
 
   // -- a size with its unit says how many bytes it is
   on("input", (event) => {
@@ -183,14 +197,14 @@
   // While the server is away a form would leave for the browser's own page of errors.
   on("submit", async (event) => {
     if (stale.hidden || event.defaultPrevented) { dirty = false; return; }
-    event.preventDefault();
+    stop(event);
     try {
       if (!(await fetch("/healthz")).ok) throw 0;
       stale.hidden = true;
       event.target.requestSubmit(event.submitter);
     } catch { toast({ level: "error", text: "The server does not answer: nothing was sent." }); }
   });
-  window.onbeforeunload = (event) => { if (dirty) event.preventDefault(); };
+  window.onbeforeunload = (event) => { if (dirty) stop(event); };
 
   // -- what only works with a script is shown only with one
   const reveal = (root) => all("[data-copy],[data-close],[data-expand],[data-collapse],[data-wrap]", root).forEach((element) => { element.hidden = false; });
@@ -200,9 +214,8 @@
   // A select whose choice decides about other fields draws the form anew.
   on("change", (event) => {
     if (!event.target.matches("form.edit select[data-redraw]")) return;
-    const again = document.createElement("input");
-    again.type = "hidden"; again.name = "_redraw"; again.value = "1";
-    event.target.form.append(again);
-    event.target.form.requestSubmit();
+    const { form } = event.target;
+    form.append(Object.assign(document.createElement("input"), { type: "hidden", name: "_redraw", value: "1" }));
+    form.requestSubmit();
   });
 })();

@@ -4,13 +4,8 @@
   const area = document.querySelector("textarea[data-ace]");
   if (!area) return;
   const modes = { py: "python", js: "javascript", json: "json", yaml: "yaml", yml: "yaml", md: "markdown", sh: "sh", html: "html", css: "css", sql: "sql", toml: "toml", xml: "xml", c: "c_cpp", rs: "rust", go: "golang" };
-  const load = (url) => new Promise((resolve, reject) => {
-    const script = document.createElement("script");
-    script.src = url;
-    script.onload = resolve;
-    script.onerror = reject;
-    document.head.append(script);
-  });
+  const head = (tag, fields) => document.head.append(Object.assign(document.createElement(tag), fields));
+  const load = (src) => new Promise((onload, onerror) => head("script", { src, onload, onerror }));
   const start = async () => {
     await load(area.dataset.aceScript);
     const ace = window.ace, base = area.dataset.aceBase, mode = modes[area.dataset.ace.toLowerCase().split(".").pop()];
@@ -25,12 +20,9 @@
     editor.session.setValue(area.value);
     editor.setOptions({ enableKeyboardAccessibility: true, fontSize: 13, showPrintMargin: false, tabSize: 4, useSoftTabs: true });
     editor.textInput.getElement().setAttribute("aria-label", "Content of " + area.dataset.ace);
-    const theme = document.documentElement.dataset.theme, dark = theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches);
-    if (dark) {
-      const sheet = document.createElement("link");
-      sheet.rel = "stylesheet";
-      sheet.href = base + "/css/theme/tomorrow_night.css";
-      document.head.append(sheet);
+    const { theme } = document.documentElement.dataset;
+    if (theme === "dark" || (theme === "system" && matchMedia("(prefers-color-scheme: dark)").matches)) {
+      head("link", { rel: "stylesheet", href: base + "/css/theme/tomorrow_night.css" });
       editor.setTheme("ace/theme/tomorrow_night");
     }
     if (mode) editor.session.setMode("ace/mode/" + mode);

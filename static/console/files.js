@@ -16,7 +16,7 @@
       if (request.status < 400) { location.reload(); return; }
       const page = new DOMParser().parseFromString(request.responseText, "text/html");
       const text = [...page.querySelectorAll(".state p:not(.actions),.refused p")].map((one) => one.textContent.trim()).join(" ");
-      if (request.status === 409 && !overwrite && window.confirm(text + "\n\nReplace what is there?")) { send(files, true); return; }
+      if (request.status === 409 && !overwrite && confirm(text + "\n\nReplace what is there?")) { send(files, true); return; }
       fail(text || "The upload failed.");
     };
     request.onerror = () => { bar.hidden = true; fail("The upload broke off."); };

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
 from datetime import timedelta
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+from django.db import connection
 from django.http import JsonResponse
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from rest_framework.response import Response
 from rest_framework.test import APIRequestFactory
@@ -123,6 +127,52 @@ def test_a_repeat_that_comes_while_the_first_one_fails_takes_its_place(
     monkeypatch.setattr("accounts.idempotency.time.sleep", lambda _: idempotency._release(claim))
     assert idempotency.once(request(), alice, lambda: made(alice)).status_code == 201
     assert things() == 1
+
+
+def test_a_repeat_that_waits_writes_nothing_and_looks_ever_less_often(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write in each look would make everybody else wait for their turn."""
+    idempotency.begin(request(), alice)
+    monkeypatch.setattr(idempotency, "_claimed", claims := Mock(side_effect=idempotency._claimed))
+    clock, pauses = [0.0], []
+
+    def passes(seconds: float) -> None:
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    monkeypatch.setattr("accounts.idempotency.time.sleep", passes)
+    monkeypatch.setattr("accounts.idempotency.time.monotonic", lambda: clock[0])
+    with CaptureQueriesContext(connection) as seen, pytest.raises(Conflict, match="still being worked on") as refused:
+        idempotency.begin(request(), alice)
+    assert refused.value.retry_after_s == 1
+    assert claims.call_count == 1
+    assert pauses[:5] == [0.05, 0.1, 0.2, 0.4, 0.4]
+    looks = len(pauses) + 1
+    assert [query["sql"].split()[0] for query in seen.captured_queries][-looks:] == ["SELECT"] * looks
+
+
+def test_of_many_repeats_of_one_key_a_few_wait_and_the_others_are_told_at_once(
+    alice: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = idempotency.begin(request(), alice)
+    assert isinstance(first, IdempotencyKey)
+    slept: list[float] = []
+
+    def ends(seconds: float) -> None:
+        slept.append(seconds)
+        idempotency._release(first)
+
+    monkeypatch.setattr("accounts.idempotency.time.sleep", ends)
+    with ExitStack() as others:
+        for _ in range(idempotency.WAITERS):
+            others.enter_context(idempotency._place(alice, "key-1"))
+        with pytest.raises(Conflict, match="still being worked on"):
+            idempotency.begin(request(), alice)
+        assert slept == []
+        assert isinstance(idempotency.begin(request("key-2"), alice), IdempotencyKey)  # another key has its own places
+    assert isinstance(idempotency.begin(request(), alice), IdempotencyKey)
+    assert (len(slept), idempotency._waiting) == (1, {})
 
 
 def test_the_stored_hash_cannot_be_recomputed_from_a_guessed_body(alice: User) -> None:

@@ -95,6 +95,18 @@ async def test_replies_that_are_cut_in_the_middle_of_a_call_again_and_again_name
     assert sum(isinstance(event, TurnEnded) for event in events) == 3
 
 
+async def test_calls_that_the_end_of_the_context_cuts_again_and_again_end_by_the_context_and_blame_no_other_limit() -> (
+    None
+):
+    bench = MemoryBench()
+    _, loop = recording({"calls": [WRITE], "stop_reason": "context_full"}, bench=bench)
+    end = ending(await play(loop))
+    assert (end.reason, end.code, bench.files) == ("limit", "context", {})
+    assert "the model's context ends" in end.message
+    assert "max_output_tokens" not in end.message + end.hint
+    assert all("by the end of the model's context" in result.text for result in results(loop))
+
+
 async def test_a_model_that_sends_smaller_calls_after_a_cut_goes_on() -> None:
     cut = {"calls": [WRITE], "stop_reason": "max_tokens"}
     _, loop = recording(cut, cut, {"calls": [RUN]}, cut, cut, {"text": "Done."})
@@ -318,25 +330,6 @@ TURNS = st.lists(
     min_size=1,
     max_size=6,
 )
-
-
-def test_a_long_conversation_is_measured_once_however_much_of_it_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    from agents import compaction
-
-    measured, measure = [0], compaction._chars
-
-    def counting(message: Message) -> int:
-        measured[0] += 1
-        return measure(message)
-
-    monkeypatch.setattr(compaction, "_chars", counting)
-    history: list[Message] = [UserMessage("Do it.")]
-    for _ in range(300):
-        history += [AssistantMessage("", (ToolCall("c", str(RUN["name"]), {}),)), ToolResult("c", "r" * 700)]
-    shorter = compact(history)
-    assert shorter is not None
-    assert shorter.shortened > 100
-    assert measured[0] == len(history)
 
 
 @given(TURNS, st.integers(1, 6), st.integers(1, 6), st.one_of(st.none(), st.integers(1, 120)))

@@ -19,6 +19,7 @@ from agents.tools.base import RESULT_BYTES, ToolEvent, ToolOutcome, ToolOutput
 from agents.tools.render import LIVE_BYTES, Kept, LiveText, cut_head, cut_tail
 from tests.agents.bench import MemoryBench, exited, printed
 from workspaces.execution import Evidence, ExecOutcome, OutputChunk, Survivor
+from workspaces.runtime.protocol import MAX_SURVIVORS
 
 
 async def use(bench: MemoryBench, name: str, **arguments: Any) -> list[ToolEvent]:
@@ -123,6 +124,13 @@ async def test_processes_left_behind_are_named() -> None:
     ended = ExecOutcome("exit", 0, None, 0, 0, 1.0, survivors=(Survivor(41, "sleep 600"),))
     found = await outcome(MemoryBench(lambda command: [ended]), "exec", command="x")
     assert found.text.endswith("1 process still runs: 41 sleep 600")
+
+
+async def test_a_list_of_processes_left_behind_that_was_cut_says_so() -> None:
+    left = tuple(Survivor(pid, "sleep 600") for pid in range(1, MAX_SURVIVORS + 1))
+    ended = ExecOutcome("exit", 0, None, 0, 0, 1.0, survivors=left)
+    found = await outcome(MemoryBench(lambda command: [ended]), "exec", command="x")
+    assert "\n64 or more processes still run: 1 sleep 600, " in found.text
 
 
 async def test_exec_passes_what_it_was_given() -> None:

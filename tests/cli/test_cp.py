@@ -99,6 +99,21 @@ def test_what_is_there_needs_force_and_a_link_is_never_written_through(cli: Cli,
     assert (Path("file").read_text(), victim.read_text()) == ("42", "mine")
 
 
+def test_what_to_do_about_a_place_that_is_taken_is_something_that_cp_can_do(cli: Cli, primer: Primer) -> None:
+    Path("file").write_text("mine")
+    os.makedirs("d/out.txt")
+    primer.files["a\nb"] = b"x"
+    hints = [
+        cp(cli, f"{WS}:{path}", target).err.splitlines()[1]
+        for path, target in (("out.txt", "file"), ("out.txt", "d"), ("a\nb", "d"))
+    ]
+    assert hints == [
+        "hint: replace it with --force, or choose another DST",
+        "hint: give a file name with another DST",
+        "hint: say where to with another DST",
+    ]
+
+
 def test_a_hostile_name_is_not_taken_into_a_directory(cli: Cli, primer: Primer) -> None:
     os.mkdir("d")
     primer.files["a\x1b[2J"] = b"x"

@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from cli.client import Client
+from cli.errors import ClosedPipe
 from tests.cli.conftest import Cli, Spawn
 from tests.cli.fake import WS, Answer, Primer, problem
 
@@ -145,7 +147,7 @@ def test_what_is_not_kept_is_said_and_not_invented(cli: Cli, primer: Primer) -> 
     primer.exec_lines.insert(2, {"stream": "stdout", "gap": [2, 1024 * 1024 + 2]})
     result = cli("workspace", "exec", WS, "--", "x")
     assert (result.code, result.out) == (0, b"01")
-    assert result.err == "primectl: 2 B of 1 MiB of stdout kept\n"
+    assert result.err == "primectl: 2 B of 1 MiB of stdout shown\n"
 
 
 def test_exec_with_o_json_prints_the_result_with_its_output(cli: Cli, primer: Primer) -> None:
@@ -236,6 +238,31 @@ def test_a_reader_that_went_away_ends_the_program_and_is_141_in_silence(
     assert process.stderr is not None
     assert process.stderr.read() == b""
     assert len(primer.sent("DELETE", f"{EXEC}/x1")) == 1
+
+
+def test_a_reader_that_went_away_waits_for_no_server_that_restarts(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait would be one in silence, of a line that nobody reads any more."""
+    import requests
+
+    ended(primer, b"y\n")
+    exchange, tries = Client._exchange, []
+
+    def away(client: Client, method: str, *args: Any, **settings: Any) -> Any:
+        if method == "DELETE":
+            tries.append(method)
+            raise requests.ConnectionError("Connection refused")
+        return exchange(client, method, *args, **settings)
+
+    def closed(*_: Any) -> None:
+        raise ClosedPipe
+
+    monkeypatch.setattr(Client, "_exchange", away)
+    monkeypatch.setattr("cli.execution.Screen.write", closed)
+    before = cli.clock.now
+    assert cli("workspace", "exec", WS, "--", "yes").code == 141
+    assert (cli.clock.now - before, tries) == (0, ["DELETE"])
 
 
 def test_start_stop_and_verify(cli: Cli, primer: Primer) -> None:

@@ -118,6 +118,13 @@ def test_output_says_what_was_not_kept(cli: Cli, primer: Primer) -> None:
     assert result.err == "primectl: 2 KiB of 8 KiB of stdout kept\n"
 
 
+def test_output_counts_what_came_behind_the_end_of_what_is_kept(cli: Cli, primer: Primer) -> None:
+    kept(primer, b"a" * 1024)
+    primer.on("GET", f"/v1/workspaces/{WS}/exec/{EXEC}", Answer(200, {**ROWS[1], "stdout_bytes": 4096}))
+    result = cli("workspace", "output", WS, EXEC)
+    assert (result.out, result.err) == (b"a" * 1024, "primectl: 1 KiB of 4 KiB of stdout kept\n")
+
+
 def test_output_is_inert_on_a_terminal_unless_raw(cli: Cli, primer: Primer) -> None:
     kept(primer, b"a\x1b]0;owned\x07b")
     assert cli("workspace", "output", WS, EXEC, out_tty=True).out == b"a\\x1b]0;owned\\x07b\n"
@@ -135,3 +142,47 @@ def test_output_of_an_exec_that_is_not_there_is_3(cli: Cli, primer: Primer) -> N
     result = cli("workspace", "output", WS, EXEC)
     assert (result.code, result.out) == (3, b"")
     assert result.err.startswith(f"error: exec {EXEC} of {WS} not found\nhint: primectl workspace execs {WS}\n")
+
+
+def test_kill_ends_what_runs_and_waits_until_it_has_ended(cli: Cli, primer: Primer) -> None:
+    row, looks = dict(ROWS[0]), []
+    path = f"/v1/workspaces/{WS}/exec/{row['id']}"
+
+    def state(_: Request) -> Answer:
+        looks.append(1)
+        ended = {"state": "ended", "ended_by": "cancelled"} if len(looks) > 2 else {}
+        return Answer(200, {**row, **ended})
+
+    primer.on("GET", path, state)
+    primer.on("DELETE", path, Answer(202, None))
+    result = cli("workspace", "kill", "ws-1a2b", row["id"])
+    assert (result.code, result.text) == (0, f"{row['id']} cancelled\n")
+    assert len(primer.sent("DELETE", path)) == 1
+    assert len(looks) == 3
+
+
+def test_kill_ends_what_an_ended_command_left(cli: Cli, primer: Primer) -> None:
+    path = f"/v1/workspaces/{WS}/exec/{EXEC}"
+    primer.on("GET", path, Answer(200, ROWS[1]))
+    primer.on("DELETE", path, Answer(204, None))
+    result = cli("workspace", "kill", WS, EXEC)
+    assert (result.code, result.text) == (0, f"{EXEC} had ended; nothing it left runs any more\n")
+    assert len(primer.sent("DELETE", path)) == 1
+    assert cli("workspace", "kill", WS, EXEC, "-q").text == ""
+
+
+def test_kill_of_what_does_not_end_is_7(cli: Cli, primer: Primer) -> None:
+    path = f"/v1/workspaces/{WS}/exec/{ROWS[0]['id']}"
+    primer.on("GET", path, Answer(200, ROWS[0]))
+    primer.on("DELETE", path, Answer(202, None))
+    result = cli("workspace", "kill", WS, ROWS[0]["id"], "--timeout", "5s")
+    assert (result.code, result.err) == (7, f"error: {ROWS[0]['id']} of {WS} still runs after 5s\n")
+
+
+@pytest.mark.parametrize(("name", "code"), [("pid-7", 2), (EXEC, 3)])
+def test_kill_of_what_is_no_exec_ends_nothing(cli: Cli, primer: Primer, name: str, code: int) -> None:
+    primer.on("GET", f"/v1/workspaces/{WS}/exec/{EXEC}", not_found())
+    result = cli("workspace", "kill", WS, name)
+    assert (result.code, result.out) == (code, b"")
+    assert f"hint: primectl workspace execs {WS}\n" in result.err
+    assert not [one for one in primer.requests if one.method == "DELETE"]

@@ -9,9 +9,10 @@ import pytest
 
 from cli.commands.following import exit_of
 from cli.errors import MEANING, Exit, exit_for
-from cli.verdict import verdict
+from cli.verdict import MOST_SURVIVORS, how_many, verdict
 from tests.cli.conftest import Cli
 from tests.cli.fake import WS, Answer, Primer, problem
+from workspaces.runtime import protocol
 
 API = [
     (400, "invalid", 2),
@@ -133,6 +134,28 @@ def test_a_few_missing_bytes_do_not_read_as_if_nothing_were_missing() -> None:
     result = {"ended_by": "exit", "exit_code": 0, "stdout_bytes": 268_600_000}
     lines = ["primectl: all but 1 204 bytes of 256.2 MiB of stdout kept"]
     assert verdict(result, {"stdout": 1204, "stderr": 0}, WS) == (0, lines)
+
+
+def test_what_is_missing_of_shown_output_is_not_said_to_be_missing_of_what_is_kept() -> None:
+    """A flood: all that came was shown, 1 MiB of it is kept, and 64 KiB that came behind its end are nowhere."""
+    head, discarded, total = 786_432, 65_536, 268_566_528
+    result = {"ended_by": "output_cap", "signal": 9, "evidence": {"limit": 268_435_456}, "stdout_bytes": total}
+    result["stdout_gap"] = [head, total - discarded - 262_144]
+    lines = [
+        "primectl: all but 65 536 bytes of 256.1 MiB of stdout shown",
+        "primectl: ended by output_cap: stdout passed 256 MiB, 1 MiB kept",
+    ]
+    missing = {"stdout": discarded}
+    assert verdict(result, missing, WS, shown=True, unkept=missing) == (137, lines)
+
+
+def test_a_list_of_survivors_as_long_as_one_can_be_says_that_there_may_be_more() -> None:
+    assert MOST_SURVIVORS == protocol.MAX_SURVIVORS
+    left = [{"pid": pid, "command": "x"} for pid in range(1, MOST_SURVIVORS + 1)]
+    result = {"ended_by": "exit", "exit_code": 0, "survivors": left}
+    line = f"primectl: 64 or more processes still run: primectl workspace execs {WS}"
+    assert verdict(result, {}, WS) == (0, [line])
+    assert how_many(left[1:]) == "63"
 
 
 def test_what_still_runs_in_a_workspace_that_goes_away_is_not_told() -> None:

@@ -15,6 +15,7 @@ from tests.cli.fake import WS, Answer, Primer, Request, problem
 from tests.recipe import PUBLISHED
 
 AGENT = "code-runner.yaml"
+NOTE = "note: an earlier try's answer was lost; it is not there now\n"
 
 
 class Lost:
@@ -52,6 +53,45 @@ def test_a_delete_that_had_come_through_is_a_success(cli: Cli, primer: Primer, m
     Lost(monkeypatch, "DELETE")
     result = cli("delete", "workspace", WS)
     assert (result.code, result.text, len(gone)) == (0, f"workspace/{WS} deleted\n", 2)
+    assert result.err == NOTE
+
+
+def shaky(primer: Primer, path: str, status: int) -> list[Request]:
+    """A proxy whose first answer to a DELETE of `path` is its own page; then the server says that nothing is there."""
+    seen: list[Request] = []
+
+    def answer(request: Request) -> Answer:
+        seen.append(request)
+        page = Answer(status, b"<html>", {"Content-Type": "text/html"})
+        return page if len(seen) == 1 else problem(404, "not_found")
+
+    primer.on("DELETE", path, answer)
+    return seen
+
+
+@pytest.mark.parametrize(("status", "code"), [(502, 0), (503, 3), (504, 0)])
+@pytest.mark.parametrize(
+    "argv", [["delete", "agent", "nevermade", "--no-wait"], ["api", "DELETE", "/v1/agents/nevermade"]]
+)
+def test_a_proxy_that_had_nobody_to_give_a_delete_to_deleted_nothing(
+    cli: Cli, primer: Primer, argv: list[str], status: int, code: int
+) -> None:
+    seen = shaky(primer, "/v1/agents/nevermade", status)
+    result = cli(*argv)
+    assert (result.code, len(seen), result.err.count(NOTE)) == (code, 2, int(code == 0)), result.err
+    assert ("deleted" in result.text) == (code == 0 and argv[0] == "delete")
+
+
+def test_a_file_is_not_removed_by_the_end_of_its_workspace(
+    cli: Cli, primer: Primer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is not found by the second try is the workspace: what the first one did nobody knows."""
+    primer.on("DELETE", f"/v1/workspaces/{WS}/files", lambda request: problem(404, "not_found"))
+    primer.on("GET", f"/v1/workspaces/{WS}", lambda request: problem(404, "not_found"))
+    Lost(monkeypatch, "DELETE", carried_out=False)
+    result = cli("workspace", "files", "rm", WS, "a")
+    assert (result.code, result.text) == (3, "")
+    assert f"error: workspace {WS} not found\n" in result.err
 
 
 @pytest.mark.parametrize(
@@ -63,7 +103,7 @@ def test_a_file_that_was_removed_by_the_first_try_is_no_failure(
     primer.files["a"] = b"x"
     Lost(monkeypatch, "DELETE")
     result = cli(*argv)
-    assert (result.code, result.err, primer.files) == (0, "", {})
+    assert (result.code, result.err, primer.files) == (0, NOTE, {})
 
 
 def test_what_was_not_there_is_not_found_when_no_try_can_have_removed_it(

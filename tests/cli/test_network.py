@@ -154,7 +154,7 @@ def test_a_second_person_does_not_take_the_context_of_the_first(cli: Cli, primer
         "/v1/me",
         lambda request: Answer(200, {"username": people[request.headers["authorization"]], "role": "member"}),
     )
-    first = "local is somebody else's and stays (primectl context use local); this one is local-carol\n"
+    first = "local is for another server or user and stays (primectl context use local); this one is local-carol\n"
     for told in (first, ""):  # again is the same context
         result = cli("login", url, "--username", "carol", stdin=b"right\n", **quiet)
         assert (result.code, result.text) == (0, f"logged in to {url} as carol (member)\n")
@@ -162,6 +162,30 @@ def test_a_second_person_does_not_take_the_context_of_the_first(cli: Cli, primer
         assert cli("context", "list", "-o", "name", **quiet).text == "local\nlocal-carol\n"
     assert cli("whoami", **quiet).text.startswith("carol ")
     assert cli("whoami", "--context", "local", **quiet).text.startswith("alice ")
+
+
+def test_servers_of_ones_own_on_this_machine_keep_their_tokens_beside_each_other(
+    cli: Cli, url: str, other: tuple[Primer, str]
+) -> None:
+    _, server = start()
+    quiet: dict[str, Any] = {"PRIMECTL_TOKEN": "", "PRIMECTL_SERVER": ""}
+    try:
+        for address, name in ((url, "local"), (other[1], "local-alice"), (server.url, "local-alice-2")):
+            result = cli("login", address, "--token-stdin", stdin=TOKEN.encode() + b"\n", **quiet)
+            assert result.code == 0
+            assert ("local is for another server or user and stays" in result.err) == (name != "local")
+            assert ("somebody else" in result.err, f"this one is {name}\n" in result.err) == (False, name != "local")
+        for address, name in ((url, "local"), (other[1], "local-alice"), (server.url, "local-alice-2")):
+            assert cli("whoami", "--context", name, **quiet).text.startswith(f"alice (member) on {address}\n")
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_an_address_that_is_no_utf8_is_a_server_that_cannot_be_reached(cli: Cli) -> None:
+    result = cli("--server", "http://h\udcff:1", "get", "agents")
+    assert result.code == 6
+    assert "error: cannot reach http://h" in result.err
 
 
 def test_a_context_whose_token_is_over_is_filled_by_whoever_signs_in(cli: Cli, primer: Primer, url: str) -> None:

@@ -6,8 +6,12 @@ import json
 
 import pytest
 
+from agents import models as agents
+from cli.commands.wait import _STATES
+from sessions_app import models as sessions
 from tests.cli.conftest import Cli
 from tests.cli.fake import SESS, WS, Answer, Primer
+from workspaces import models as workspaces
 
 
 @pytest.mark.parametrize(
@@ -17,6 +21,23 @@ def test_a_wait_for_what_a_kind_does_not_have_is_refused_at_once(cli: Cli, prime
     result = cli("wait", ref, f"--for={goal}")
     assert (result.code, primer.requests) == (2, [])
     assert result.err.startswith(f"error: --for={goal}: ")
+
+
+@pytest.mark.parametrize("goal", ["phase=bogus", "phase=Running", "status=bogus", "health=ok"])
+def test_a_wait_for_a_state_that_there_is_not_names_those_that_there_are(cli: Cli, primer: Primer, goal: str) -> None:
+    field = goal.partition("=")[0]
+    ref = {"phase": WS, "status": SESS, "health": "provider/docker-local"}[field]
+    result = cli("wait", ref, f"--for={goal}")
+    assert (result.code, primer.requests) == (2, [])
+    hint = f"hint: it is one of {', '.join(_STATES[field])}"
+    assert result.err.splitlines() == [f"error: --for={goal}: there is no {field} {goal.partition('=')[2]}", hint]
+
+
+def test_the_states_that_can_be_waited_for_are_those_of_the_server() -> None:
+    healths = {*workspaces.Health.values, *agents.Health.values}
+    assert _STATES["phase"] == tuple(workspaces.Phase.values)
+    assert _STATES["status"] == tuple(sessions.Status.values)
+    assert set(_STATES["health"]) == healths
 
 
 def test_checks_say_why_a_limit_is_not_held_and_what_the_engine_lacks(cli: Cli, primer: Primer) -> None:

@@ -200,6 +200,16 @@ def test_after_a_forced_change_that_nobody_was_led_to_the_overview_comes() -> No
     )
 
 
+@pytest.mark.parametrize("lifetime", ["9" * 4400, "\u00b2", "soon", "0"])
+def test_a_lifetime_that_is_none_makes_no_token(lifetime: str) -> None:
+    client = browser()
+    client.force_login(make_user())
+    answer = client.post("/account/tokens/", {"name": "laptop", "scope": "read", "expires_in_s": lifetime})
+    assert answer.status_code == 422
+    assert "expires_in_s" in answer.content.decode()
+    assert not Token.objects.exists()
+
+
 def test_nobody_revokes_somebody_elses_token() -> None:
     client = browser()
     client.force_login(make_user("charlie"))

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from accounts.models import Role
+from accounts.models import Role, User
 from tests.console.filling import filled_in
 from tests.console.sandboxed import browser, html_of, no_manifest, put
 from tests.eventually import eventually
-from tests.factories import make_user
+from tests.factories import make_user, make_workspace
 from tests.workspaces.conftest import Process, alice, owner, process, provider, root_path, running, template
 from workspaces.models import Exec, Workspace
 from workspaces.pages import execs
@@ -221,6 +222,18 @@ def test_a_running_command_is_drawn_anew_only_when_it_printed(process: Process, 
     browser.post(f"{page}{run.slug}/stop/")
     eventually(lambda: Exec.objects.get().state == "ended", within=30)
     assert browser.get(asked[1], headers=fragment).status_code == 286
+
+
+@pytest.mark.parametrize(("count", "words"), [(1, "1 process still runs"), (64, "64 or more processes still run")])
+def test_what_a_command_left_is_counted_as_far_as_it_is_listed(
+    count: int, words: str, owner: User, template: Any, browser: Client
+) -> None:
+    left = [{"pid": pid, "command": "sleep 600"} for pid in range(1, count + 1)]
+    ended = {"state": "ended", "ended_by": "exit", "exit_code": 0, "ended_at": timezone.now()}
+    workspace = make_workspace(owner)
+    request = {"argv": ["x"], "cwd": "", "timeout_s": 60.0, "background": False}
+    Exec.objects.create(workspace=workspace, request=request, survivors=left, **ended)
+    assert f'<span class="amber">{words}</span>' in html_of(browser.get(f"/workspaces/{workspace.slug}/exec/"))
 
 
 def test_what_ran_is_read_when_its_workspace_is_gone_and_starts_nothing(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from accounts.pages.ansi import Ansi, ansi
+from accounts.pages.ansi import UNDRAWN, Ansi, Style, ansi, restyled
 from accounts.pages.text import CUT, MARKS, cut_lines, plain
 from sessions_app.events import EventDraft, append
 from sessions_app.models import EventKind
@@ -44,6 +44,27 @@ def test_a_cut_line_ends_its_colour_where_the_line_ends() -> None:
     )
     assert stream.cut
     assert ansi("short\n\n" + "x" * 5) == "short\n\nxxxxx"
+
+
+def test_what_a_line_has_behind_its_cut_costs_no_styles_and_leaves_the_right_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    applied: list[str] = []
+
+    def counted(style: Style, parameters: str) -> Style:
+        applied.append(parameters)
+        return restyled(style, parameters)
+
+    monkeypatch.setattr("accounts.pages.ansi.restyled", counted)
+    shown = Ansi(limit=10).feed("\x1b[31mx\x1b[0m" * 5000 + "\x1b[1;34m\nnext\x1b]0;a\nb\x07 word\x1b[m.")
+    assert shown.count("<span") == 12
+    assert shown.endswith(' [4990 more characters on this line]\nnext</span><span class="a-bold a-f4"> word</span>.')
+    assert len(applied) <= 20 + 3
+    applied.clear()
+    stream = Ansi(limit=10)
+    stream.feed("x" * 11 + "\x1b[1m" * 5000 + "\x1b[35m")
+    assert len(applied) <= UNDRAWN
+    assert stream.feed("next") == '<span class="a-bold a-f5">next</span>', "of the next part the line begins anew"
 
 
 def test_an_endless_line_is_cut_and_says_by_how_much() -> None:

@@ -183,7 +183,7 @@ def test_a_page_whose_server_is_away_says_so_and_sends_nothing(visit: Visit, wor
         visitor.context.unroute_all()
         expect(away).to_be_hidden()
         page.locator("article.run").last.locator("button", has_text="Stop").click()
-        expect(page.locator("article.run").last.locator(".chip")).to_have_text("cancelled", timeout=30_000)
+        expect(page.locator("article.run").last.locator(".chip")).to_have_text("cancelled by admin", timeout=30_000)
         visitor.noise = [one for one in visitor.noise if "htmx:" not in one]  # it says on the console what failed, too
 
 

@@ -56,7 +56,7 @@ def test_text_that_is_not_quite_utf_8_is_shown_with_a_note_and_cannot_be_edited(
     put(running, "latin.md", b"# caf\xe9\n")
     html = html_of(browser.get(f"/files/{running}/latin.txt"))
     assert "ein gro\ufffder Text" in html
-    assert "no UTF-8 are shown as \ufffd" in html
+    assert "no UTF-8 are shown as \ufffd, so it cannot be edited here." in html
     assert "?edit=1" not in html
     assert "<textarea" not in html_of(browser.get(f"/files/{running}/latin.txt?edit=1"))
     assert "<h3>caf\ufffd</h3>" in html_of(browser.get(f"/files/{running}/latin.md?view=rendered"))
@@ -74,6 +74,53 @@ def test_more_of_a_line_that_is_cut_can_be_shown(process: Process, running: str,
     wide = html_of(browser.get(f"/files/{running}/line.txt?wide=1"))
     assert "xEND" in wide
     assert "Show more" not in wide
+
+
+def test_what_is_left_out_of_a_text_is_counted_in_the_bytes_of_the_file(
+    process: Process, running: str, browser: Client
+) -> None:
+    lines = viewer.LINES + viewer.TAIL_LINES + 5000
+    put(running, "odd.txt", b"aaaaaa\xe9\n" * lines)
+    answer = browser.get(f"/files/{running}/odd.txt")
+    assert answer.context["left_out"] == 5000 * 8
+    assert "39.1 KiB left out here" in html_of(answer)
+    put(running, "fine.txt", "gro\u00dfe\n".encode() * lines)
+    assert browser.get(f"/files/{running}/fine.txt").context["left_out"] == 5000 * 7
+    data = (
+        "x" * 63 + "\u00df\n"
+    ).encode() * 40_000  # 2.6 MB: head and tail are read by themselves, the tail amid a line
+    put(running, "large.txt", data)
+    found = browser.get(f"/files/{running}/large.txt").context
+    head, tail = (part for _, part in found["parts"])
+    assert len(data) - found["left_out"] == 2 * viewer.PART
+    assert len(head[0]) == len(tail[-1]) == 64
+
+
+@pytest.mark.parametrize(
+    ("name", "view", "line", "label"),
+    [("many.csv", "table", "a,b", "Table"), ("many.md", "rendered", "text", "Rendered")],
+)
+def test_a_text_of_many_lines_keeps_its_other_view_and_says_why_it_cannot_be_edited(
+    process: Process, running: str, browser: Client, name: str, view: str, line: str, label: str
+) -> None:
+    put(running, name, (line + "\n").encode() * (viewer.LINES + viewer.TAIL_LINES + 1000))
+    page = f"/files/{running}/{name}"
+    source, other = browser.get(page), browser.get(f"{page}?view={view}")
+    assert f'href="?view={view}">{label}</a>' in html_of(source)
+    assert "too long to be edited here" in html_of(source)
+    assert "too long to be edited here" in html_of(browser.get(f"{page}?edit=1"))
+    assert "<textarea" not in html_of(browser.get(f"{page}?edit=1&view={view}")).split('aria-label="File"')[1]
+    assert other.context["view"] == view
+    assert ("The first 200 rows." if view == "table" else "<p>text") in html_of(other)
+    assert "too long" not in html_of(other)
+
+
+def test_a_number_of_any_length_or_script_in_an_address_is_no_failure(
+    process: Process, running: str, browser: Client
+) -> None:
+    put(running, "a.txt", b"text\n")
+    for number in ("9" * 4400, "\u00b2", "\u0663"):
+        assert browser.get(f"/files/{running}/a.txt", {"more": number}).status_code == 200
 
 
 def test_an_image_that_is_too_large_says_so(process: Process, running: str, browser: Client) -> None:

@@ -185,14 +185,14 @@ def _check_led(body: dict[str, Any]) -> None:
     """With a budget, the reply that the last results go on with must begin with a thought."""
     if (body.get("thinking") or {}).get("type") != "enabled":
         return
-    led = ""
-    for message in reversed(body["messages"]):
+    led, at = "", 0
+    for index, message in reversed(list(enumerate(body["messages"]))):
         content = _content(message)
         if message["role"] == "assistant":
-            led = content[0]["type"]
+            led, at = content[0]["type"], index
         elif not any(block["type"] == "tool_result" for block in content):
             break
-    sentence = f"Expected `thinking` or `redacted_thinking`, but found `{led}`. When `thinking` is enabled, a final `assistant` message must start with a thinking block"
+    sentence = f"messages.{at}.content.0.type: Expected `thinking` or `redacted_thinking`, but found `{led}`. When `thinking` is enabled, a final `assistant` message must start with a thinking block"
     require(led in ("", *THOUGHTS), sentence)
 
 

@@ -10,9 +10,13 @@ import pytest
 
 from agents.budget import Limits
 from agents.events import Compacted, Ended
-from agents.llm.base import LLMConfig, LLMUnavailable
+from agents.llm.anthropic import THOUGHTS_REFUSED
+from agents.llm.base import ContextTooLong, LLMConfig, LLMUnavailable
+from agents.llm.failures import of_status, own_words
+from agents.llm.openai import Dialect
 from agents.loop import AgentLoop, Settings
-from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, UserMessage
+from agents.messages import AssistantMessage, Message, ToolCall, ToolResult, Usage, UserMessage
+from agents.redact import Redactor
 from agents.services import ask_once
 from agents.tools import Toolbox
 from agents.tools.base import ToolOutcome
@@ -91,6 +95,63 @@ async def test_a_model_whose_thoughts_use_up_a_tiny_reply_has_answered(wired: Ma
     model = wired("openai", Fails(400, "invalid_request_error", said))
     reply = await ask_once(model.llm, "stub-1")
     assert (reply.message.text, reply.stop_reason) == ("", "max_tokens")
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+        "Missing `reasoning_content` field in the assistant message at message index 1.",
+    ],
+)
+def test_each_way_of_asking_for_thoughts_is_understood_once(said: str) -> None:
+    for body in ({"message": said}, {"message": "Param Incorrect", "param": said}):
+        dialect = Dialect("max_tokens")
+        assert dialect.learn(body, body["message"], tools=True)
+        assert dialect == Dialect("max_tokens", thoughts=True)
+        assert not dialect.learn(body, body["message"], tools=True)
+
+
+def test_the_fields_of_a_refusal_count_before_its_words() -> None:
+    dialect = Dialect("max_tokens")
+    assert dialect.learn({"param": "max_tokens", "code": "unsupported_parameter"}, "Nicht erlaubt.", tools=False)
+    assert dialect.tokens == "max_completion_tokens"
+    dialect = Dialect("max_tokens")
+    words = "Set reasoning_effort to none. Use max_completion_tokens instead."
+    assert not dialect.learn({"param": "messages[3].content", "code": None}, words, tools=True)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "content: [input: 'Use max_completion_tokens instead; set reasoning_effort to none'] is not valid",
+        'Invalid content: "why must reasoning_content be set? it must be passed back"',
+        "Additional properties are not allowed ('reasoning_content' was unexpected)",
+        "Invalid content: 'say: could not finish the message because max_tokens'",
+    ],
+)
+async def test_what_a_refusal_quotes_of_the_question_is_no_wish_of_the_endpoint(said: str, wired: Making) -> None:
+    model = wired("openai", Fails(400, "invalid_request_error", said))
+    with pytest.raises(LLMConfig):
+        await heard(model.llm, asking())
+    assert len(openai_stub(model).asked) == 1
+
+
+async def test_a_refusal_of_a_long_conversation_changes_nothing_but_its_length_whatever_it_quotes(
+    wired: Making,
+) -> None:
+    said = "This model's maximum context length is 9 tokens. The reasoning_content must be passed back. set reasoning_effort to none."
+    model = wired("openai", Says("Look.", calls=LS), Fails(400, "invalid_request_error", said), Says("Done."))
+    loop = loop_of(model)
+    history: list[Message] = [UserMessage("first"), AssistantMessage("y" * 5000), GO]
+    async with aclosing(loop.events(history)) as stream:
+        events = [event async for event in stream]
+    assert events[-1] == Ended("completed", "Done.")
+    assert sum(isinstance(event, Compacted) for event in events) == 1
+    last = openai_stub(model).asked[-1]
+    assert "reasoning_effort" not in last
+    assert all("reasoning_content" not in message for message in last["messages"])
 
 
 async def test_two_questions_in_a_row_are_asked_as_one(wired: Making) -> None:
@@ -185,6 +246,67 @@ async def test_a_refusal_of_thoughts_that_were_not_sent_is_a_failure(wired: Maki
     assert len(anthropic_stub(model).asked) == 1
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        "prompt is too long: 900 tokens > 100 maximum; check the signature of messages.1.content.0: signature",
+        "prompt is too long: 900 tokens > 100 maximum; 'check the signature of f()'",
+    ],
+)
+async def test_a_refusal_of_a_long_conversation_takes_no_thoughts_away_whatever_it_quotes(
+    said: str, wired: Making
+) -> None:
+    model = wired("anthropic", Says("Look.", "Deep", LS), Fails(400, "invalid_request_error", said), Says("Done."))
+    model_thinks = {"budget_tokens": 2000}
+    loop = loop_of(model, model_thinks)
+    history: list[Message] = [UserMessage("first"), AssistantMessage("y" * 5000), UserMessage("go")]
+    async with aclosing(loop.events(history)) as stream:
+        events = [event async for event in stream]
+    assert sum(isinstance(event, Compacted) for event in events) == 1
+    third = anthropic_stub(model).asked[2]
+    assert "thinking" in third
+    assert len(third["messages"]) < len(anthropic_stub(model).asked[1]["messages"])
+
+
+async def test_a_refusal_that_quotes_words_on_signatures_is_a_failure(wired: Making) -> None:
+    said = "messages.0.content.0.text: Input should be shorter, but is 'check the signature of the thinking block'"
+    model = wired("anthropic", Says("Look.", "Deep", LS), Fails(400, "invalid_request_error", said))
+    end = (await play(loop_of(model, "auto")))[-1]
+    assert isinstance(end, Ended)
+    assert (end.reason, end.code) == ("failed", "llm_config")
+    assert len(anthropic_stub(model).asked) == 2
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "messages.1.content.0: Invalid `signature` in `thinking` block",
+        "messages.1.content.0.thinking.signature: Field required",
+        "messages.129.content.0.type: Expected `thinking` or `redacted_thinking`, but found `text`. When `thinking` is on",
+        "messages.3.content.1: `thinking` or `redacted_thinking` blocks in the latest assistant message cannot be modified.",
+        '{"type":"error","error":{"type":"invalid_request_error","message":"messages.1.content.0: Invalid `signature` in '
+        '`thinking` block"}}',
+    ],
+)
+def test_each_refusal_of_a_thought_is_understood_also_one_that_a_gateway_passes_on(said: str) -> None:
+    assert THOUGHTS_REFUSED.search(own_words(said))
+
+
+@pytest.mark.parametrize(
+    ("said", "own"),
+    [
+        ("This model's maximum context length is 9 tokens.", "This model's maximum context length is 9 tokens."),
+        ("Use 'max_completion_tokens' instead.", "Use 'max_completion_tokens' instead."),
+        ("bad content: 'the prompt is too long'", "bad content: "),
+        ("bad content: “the prompt is too long”", "bad content: "),
+    ],
+)
+def test_an_endpoints_own_words_end_where_it_quotes_the_question(said: str, own: str) -> None:
+    assert own_words(said) == own
+    failure = of_status(400, {"error": {"message": said, "type": "invalid_request_error"}}, {}, Redactor([]))
+    assert isinstance(failure, ContextTooLong) == ("context length" in own)
+
+
 async def test_the_last_answer_is_asked_for_with_the_thinking_of_its_turn(wired: Making) -> None:
     model = wired("anthropic", Says("", thinking="deep", calls=LS), Says("So far."))
     events = await play(loop_of(model, {"budget_tokens": 2000}, max_turns=1))
@@ -219,6 +341,29 @@ async def test_a_reply_that_alone_fills_the_context_ends_by_that_limit_and_blame
     assert isinstance(end := events[-1], Ended)
     assert (end.reason, end.code, end.answer) == ("limit", "context", "Half an ans")
     assert "max_output_tokens" not in end.message + end.hint
+
+
+@pytest.mark.parametrize(("limits", "asked"), [({"max_tokens": 1000}, 1), ({}, 3)], ids=["over its limit", "in all"])
+async def test_replies_that_the_context_has_no_room_for_are_paid_and_their_number_is_bounded(
+    limits: dict[str, int], asked: int, wired: Making
+) -> None:
+    model = wired("anthropic", Says("Half", stop="context_full", usage=Usage(200_000, 100)))
+    history: list[Message] = []
+    for number in range(40):
+        history += [UserMessage(f"q{number} {'z' * 300}"), AssistantMessage("y" * 500)]
+    async with aclosing(loop_of(model, **limits).events([*history, GO])) as stream:
+        events = [event async for event in stream]
+    assert isinstance(end := events[-1], Ended)
+    assert (end.reason, end.code, end.answer) == ("limit", "context", "Half")
+    assert len(anthropic_stub(model).asked) == asked
+
+
+async def test_in_its_last_turn_too_a_reply_without_room_is_asked_for_again(wired: Making) -> None:
+    model = wired("anthropic", Says("Half", stop="context_full"), Says("Done."))
+    history: list[Message] = [UserMessage("first"), AssistantMessage("y" * 5000), GO]
+    async with aclosing(loop_of(model, max_turns=1).events(history)) as stream:
+        events = [event async for event in stream]
+    assert events[-1] == Ended("completed", "Done.")
 
 
 async def test_a_call_that_the_context_cut_is_not_run(wired: Making) -> None:

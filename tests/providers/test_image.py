@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
+import requests
+from docker.errors import APIError
 
 from tests.engine import INSTANCE, DockerView
 from workspaces import image
 from workspaces.image import base
 from workspaces.image.base import ImageBuildFailed
-from workspaces.providers.base import EngineUnavailable
+from workspaces.providers.base import EngineUnavailable, ProviderError
 from workspaces.runtime import build as runtime
 
 TAG = f"primer-test/built-{INSTANCE}:1"
@@ -45,6 +48,29 @@ def run(view: DockerView, reference: str, *command: str) -> str:
 def test_without_an_engine_the_build_says_so(tmp_path: Path) -> None:
     with pytest.raises(EngineUnavailable, match="No container engine answers at"):
         list(image.build(engine_url=f"unix://{tmp_path}/none.sock"))
+
+
+@pytest.mark.parametrize("fault", [requests.ReadTimeout("Read timed out."), APIError("500: no space left")])
+def test_a_build_whose_image_has_its_name_is_done_also_when_what_it_replaced_cannot_be_removed(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    client = Mock()
+    client.inspect_image.return_value = {"Id": "sha256:old", "Config": {"Labels": {}}, "RepoTags": ["kept"]}
+    client.images.side_effect = fault
+    monkeypatch.setattr(image, "connect", lambda url: client)
+    for step in ("choose", "_docker_build", "_verify"):
+        monkeypatch.setattr(image, step, lambda *_, result="sha256:" + "n" * 64: _steps(result))
+    *_, told, last = image.build(tag="a:1", force=True)
+    assert told.startswith("warning: images that this one replaced may be left")
+    assert last.startswith("built a:1 (nnn")
+    client.tag.assert_called_once()
+    with pytest.raises(ProviderError):
+        image.drop_replaced("a:1")
+
+
+def _steps(result: str) -> Generator[str, None, str]:
+    yield "Step"
+    return result
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a;b", "A", "../a", "a b"])

@@ -55,6 +55,8 @@ class SocketChannel:
 class Runtime:
     """One runtime process; `connect` opens a channel, `channels` remembers them all."""
 
+    prefix: tuple[str, ...] = ()  # before its command
+
     def __init__(self, home: Path, archive: Path) -> None:
         self.home = home
         self.workdir = home / "workspace"
@@ -66,7 +68,7 @@ class Runtime:
         self.process: subprocess.Popen[bytes] = self.start()
 
     def start(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-I", "-S", "-E", str(self.archive), "serve"]
+        command = [*self.prefix, sys.executable, "-I", "-S", "-E", str(self.archive), "serve"]
         command += ["--socket", self.socket, "--workdir", str(self.workdir)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True)
         assert process.stdout is not None

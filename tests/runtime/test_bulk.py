@@ -16,6 +16,7 @@ from tests.runtime.conftest import Runtime, SocketChannel, request
 from tests.runtime.test_hostile import Liar, Lie, lying, stranger  # noqa: F401
 from workspaces import sandbox_files
 from workspaces.runtime import gmac, protocol
+from workspaces.runtime.connection import Connection
 from workspaces.runtime.protocol import BULK, BULK_CHUNK, BadMac, Decoder, Encoder, ProtocolViolation
 from workspaces.runtime.transfers import BULK_FROM
 from workspaces.sandbox import Sandbox
@@ -203,6 +204,24 @@ def test_a_library_that_refuses_gives_no_tag() -> None:
     with pytest.raises(OSError, match="refuses"):
         tag(bytes(12), b"data")
     tag._library = real
+
+
+@pytest.mark.parametrize("fault", [MemoryError(), OSError("libcrypto refuses")])
+def test_a_runtime_without_room_for_the_tag_of_bulk_frames_goes_on_without_them(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[bytes] = []
+
+    def full(library: object, key: bytes) -> None:
+        made.append(key)
+        raise fault
+
+    monkeypatch.setattr(gmac, "library", object)
+    monkeypatch.setattr(gmac, "Gmac", full)
+    connection = Connection.__new__(Connection)
+    connection._bulk_key, connection._bulk_tag = BULK_KEY, None
+    assert (connection.bulk(), connection.bulk()) == (False, False)
+    assert made == [BULK_KEY]
 
 
 # -- files

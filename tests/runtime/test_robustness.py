@@ -6,7 +6,7 @@ import itertools
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from tests.eventually import eventually
 from tests.runtime.conftest import Run, Runtime, request
 from workspaces.runtime import build, linux, protocol
-from workspaces.runtime.loop import Loop
+from workspaces.runtime.loop import Job, Loop
 from workspaces.runtime.paths import Root
 from workspaces.runtime.registry import SPARE_PAUSE_S, YOUNG_S, Registry
 
@@ -69,6 +69,27 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
         spare.sock.close()
     loop.close()
     os.close(root.fd)
+
+
+def test_the_loop_outlives_the_end_of_a_job_that_fails(capfd: pytest.CaptureFixture[str]) -> None:
+    """Of a job that took longer than its first step: nobody above it would catch what its end raises."""
+    loop, ended = Loop(), []
+
+    def steps() -> Generator[None, None, str]:
+        yield
+        return "value"
+
+    def breaks(value: Any, error: Exception | None) -> None:
+        ended.append(value)
+        raise MemoryError("no room to say so")
+
+    loop.add_job(Job(steps(), breaks, loop.now + 60))
+    loop.add_job(Job(steps(), lambda value, error: ended.append(value), loop.now + 60))
+    for _ in range(5):
+        loop.run_once(0.0)
+    loop.close()
+    assert ended == ["value", "value"]
+    assert "no room to say so" in capfd.readouterr().err
 
 
 def live_for(registry: Registry, seconds: int, born: list[float], lifetime: float) -> None:

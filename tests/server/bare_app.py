@@ -33,7 +33,7 @@ async def app(scope, receive, send) -> None:
         await socket(scope, receive, send)
         return
     route = scope["path"].strip("/")
-    await {"slow": slow, "flood": flood, "digest": digest}.get(route, hello)(scope, receive, send)
+    await {"slow": slow, "flood": flood, "digest": digest, "broken": broken}.get(route, hello)(scope, receive, send)
 
 
 async def answer(send, body: bytes, status: int = 200) -> None:
@@ -61,6 +61,15 @@ async def flood(scope, receive, send) -> None:
         sent += len(CHUNK)
         tell("flood-sent", sent)
     await send({"type": "http.response.body", "body": b""})
+
+
+async def broken(scope, receive, send) -> None:
+    """Ends in the middle, for a reason of ours or for a fault."""
+    from primer_site.errors import Conflict
+
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"Content-Length", b"10")]})
+    await send({"type": "http.response.body", "body": b"half", "more_body": True})
+    raise Conflict("It was changed.") if scope["query_string"] == b"ours" else RuntimeError("a fault")
 
 
 async def digest(scope, receive, send) -> None:

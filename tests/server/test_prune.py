@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import requests
 from django.utils import timezone
 
 from accounts.models import AuditEntry, IdempotencyKey
@@ -15,6 +16,7 @@ from primer_site import prune, wiring
 from sessions_app.models import AgentSession, SessionEvent
 from tests.factories import make_user, make_workspace
 from tests.sessions.cast import make_agent
+from workspaces import image
 from workspaces.models import Exec, ExecOutput
 
 pytestmark = pytest.mark.django_db
@@ -156,6 +158,54 @@ async def test_a_kind_that_fails_leaves_the_others_their_turn(monkeypatch: pytes
     assert not await sync_to_async(Exec.objects.filter(pk=row.pk).exists)()
     assert "prune failed" in caplog.text
     assert "'commands': 1" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["_volumes", "_replaced_images"])
+async def test_engines_that_fail_in_a_new_way_end_no_round(
+    kind: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    from primer_site import loop
+
+    def broken() -> list[str]:
+        raise RuntimeError("what no engine has said before")
+
+    for name in ("_volumes", "_replaced_images"):
+        monkeypatch.setattr(
+            prune, name, broken if name == kind else {"_volumes": _two, "_replaced_images": lambda: ["a", "b"]}[name]
+        )
+    try:
+        await prune.once(asyncio.Event())
+    finally:
+        await asyncio.to_thread(loop.close_database_threads)
+    assert "prune failed" in caplog.text
+    assert ("'volumes': 2" in caplog.text, "'images': 2" in caplog.text) == (kind != "_volumes", kind == "_volumes")
+
+
+async def _two() -> list[str]:
+    return ["a", "b"]
+
+
+class Silent:
+    """An engine that answers what is asked first, and then not in time."""
+
+    def inspect_image(self, tag: str) -> Any:
+        return {"Config": {"Labels": {}}}
+
+    def images(self, **_: Any) -> Any:
+        raise requests.ReadTimeout("Read timed out.")
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_engine_that_does_not_answer_in_time_keeps_its_images_until_another_day(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    monkeypatch.setattr(image, "connect", lambda url: Silent())
+    assert prune._replaced_images() == []
+    assert "images are pruned another day" in caplog.text
+    assert "did not answer in time" in caplog.text
 
 
 @pytest.mark.django_db(transaction=True)

@@ -149,3 +149,20 @@ def test_a_client_that_leaves_in_the_middle_of_its_body_disturbs_nobody(serve):
     slow_reader(server, b"POST /digest HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nabc").close()
     assert requests.get(server.url, timeout=10).text == "hello"
     assert "Traceback" not in server.logged().replace("the first try fails", "").split("RuntimeError")[-1]
+
+
+def test_an_answer_that_breaks_off_for_a_reason_of_ours_is_cut_and_costs_one_line_of_the_log(serve):
+    server = serve()
+    server.wait_for("failing-recovered")
+    before = server.logged()
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        requests.get(f"{server.url}/broken?ours", timeout=10)
+    eventually(lambda: server.logged() != before)
+    [line] = server.logged().removeprefix(before).splitlines()
+    assert "an answer broke off" in line
+    assert "It was changed." in line
+    assert "/broken" in line
+    with pytest.raises(requests.exceptions.ChunkedEncodingError):
+        requests.get(f"{server.url}/broken?fault", timeout=10)
+    eventually(lambda: "RuntimeError: a fault" in server.logged())
+    assert server.logged().count("Traceback") == before.count("Traceback") + 1

@@ -68,6 +68,18 @@ def test_a_view_that_waits_does_not_keep_the_process_after_its_time(own_server):
         assert own_server.stop() == 0
 
 
+def test_a_server_that_is_ending_is_not_taken_for_one_that_serves(own_server):
+    """`primer up` right after a stop said "runs already", and then nothing served."""
+    own_server.start(**NO_ENGINE)
+    with socket.create_connection(("127.0.0.1", own_server.port)) as client:
+        client.sendall(b"POST /v1/auth/login HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\n{")
+        ending = own_server.process
+        ending.send_signal(signal.SIGTERM)  # the request holds it up
+        own_server.start(**NO_ENGINE)
+        assert ending.wait(20) == 0
+    assert requests.get(f"{own_server.url}/healthz", timeout=10).json() == {"ok": True}
+
+
 def test_the_first_login_removes_the_file_with_the_first_password(own_server):
     own_server.start(**NO_ENGINE, PRIMER_INIT_ADMIN_PASSWORD="")
     kept = own_server.home / "initial-password"

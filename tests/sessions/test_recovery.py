@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from accounts.models import User
 from agents.messages import ToolResult, repair
 from agents.models import Agent
 from primer_site import loop
-from sessions_app import claims, signals
+from sessions_app import claims, dispatch, signals
 from sessions_app.events import EventDraft, append
 from sessions_app.history import history_of
 from sessions_app.models import AgentSession, EventKind, Status
@@ -296,6 +298,46 @@ def test_driving_a_session_that_is_already_over_writes_no_second_end(
     loop.run(drive(), 30)
     kinds = [event.kind for event in events_of(session_id)]
     assert kinds.count("session_ended") == 1, kinds[count:]
+
+
+async def test_a_session_that_is_claimed_while_the_server_stops_ends_with_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claiming, claimed, halts = asyncio.Event(), asyncio.Event(), []
+
+    class Halted:
+        def __init__(self, session: Any) -> None:
+            self.pk, self.session, self._end = 1, session, asyncio.Event()
+
+        def halt(self, *how: str) -> None:
+            halts.append(how)
+            self._end.set()
+
+        async def drive(self) -> None:
+            await self._end.wait()
+
+    async def read(*_: Any) -> list[int]:
+        return [1]
+
+    async def write(function: Any, *_: Any) -> Any:
+        if function is not claims.claim:
+            return []
+        claiming.set()
+        await claimed.wait()
+        return SimpleNamespace(slug="sess-1")
+
+    monkeypatch.setattr(dispatch, "Run", Halted)
+    monkeypatch.setattr(dispatch, "loop", SimpleNamespace(read=read, write=write))
+    dispatcher, stop = dispatch.Dispatcher(), asyncio.Event()
+    serving = asyncio.create_task(dispatcher.serve(stop))
+    await claiming.wait()
+    stop.set()
+    draining = asyncio.create_task(dispatcher.drain(0))
+    await asyncio.wait({draining}, timeout=0.05)
+    claimed.set()
+    await draining
+    assert halts == [("interrupted", "restart")]
+    await serving
 
 
 def test_the_dispatcher_is_not_disturbed_by_a_run_that_breaks(

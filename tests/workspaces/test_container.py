@@ -158,6 +158,17 @@ def test_the_volume_belongs_to_the_sandbox_also_after_a_restart(box: str, alice:
         until(alice, box, "stopped")
 
 
+def test_a_workspace_that_its_own_program_locked_starts_again_over_its_files(box: str, alice: Api) -> None:
+    assert run(alice, box, "sh", "-c", "echo kept >a.txt; chmod 000 .")["exit_code"] == 0
+    alice.post(f"workspaces/{box}/stop")
+    until(alice, box, "stopped")
+    assert alice.post(f"workspaces/{box}/start").status_code == 202
+    until(alice, box, "running")
+    assert run(alice, box, "sh", "-c", "cat a.txt; stat -c %a .; chmod 000 .")["stdout"] == "kept\n700\n"
+    assert alice.get(files(box)).json()["items"][0]["name"] == "a.txt"
+    assert run(alice, box, "cat", "a.txt")["stdout"] == "kept\n"
+
+
 def test_nothing_of_a_run_reaches_the_engine(box: str, docker: DockerView, alice: Api) -> None:
     seen: list[str] = []
     events = docker.client.events(decode=True, filters={"container": box})

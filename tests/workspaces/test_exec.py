@@ -19,6 +19,7 @@ from tests.factories import Api, make_workspace
 from tests.workspaces.conftest import Process, create, sandbox_pid, until
 from workspaces import access, execs
 from workspaces.models import Exec, ExecOutput
+from workspaces.sandbox_errors import exec_error
 
 
 def run(person: Api, workspace: str, *argv: str, **body: Any) -> dict[str, Any]:
@@ -85,6 +86,20 @@ def test_a_program_that_cannot_start_is_named_with_what_to_do_and_is_not_output(
     assert [error["field"] for error in answer.json()["errors"]] == ["cwd" if cwd else "argv[0]"]
     kept = alice.get(f"workspaces/{running}/exec").json()["items"][0]
     assert (kept["state"], kept["ended_by"], kept["error"]["code"]) == ("ended", "not_started", "cannot_start")
+
+
+@pytest.mark.parametrize("reason", ["no_process", "no_memory"])
+def test_a_workspace_that_is_full_names_the_commands_that_end_its_other_programs(
+    reason: str, template: Any, owner: Any, alice: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: Any) -> None:
+        raise exec_error("cannot_start", "", {"part": "argv0", "reason": reason}, program="true")
+
+    monkeypatch.setattr("workspaces.exec_api._run", full)
+    workspace = make_workspace(owner).slug
+    hint = alice.post(f"workspaces/{workspace}/exec", {"argv": ["true"]}).json()["hint"]
+    how = f"(primectl workspace execs {workspace}, primectl workspace kill {workspace} EXEC)"
+    assert hint.startswith(f"End other programs of this workspace {how}, or use a template with ")
 
 
 def test_a_shell_line_that_cannot_start_is_named_as_the_line(running: str, alice: Api) -> None:

@@ -18,6 +18,7 @@ from tests.workspaces.conftest import sandbox_pid
 from tests.workspaces.test_exec import python, run
 from tests.workspaces.test_files import body_of, files
 from workspaces.runtime.files import HASH_MAX
+from workspaces.sandbox_errors import FileChanged
 
 TREE = """
 import os, socket
@@ -179,6 +180,19 @@ def test_a_download_is_never_shown_or_run_by_a_browser(running: str, alice: Api)
         assert answer.headers["Content-Disposition"] == f"attachment; filename*=utf-8''{name}"
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
         assert answer.headers["Content-Security-Policy"].startswith("sandbox")
+
+
+@pytest.mark.parametrize("header", ["", "bytes=1000-"])
+def test_a_file_rewritten_in_place_while_it_is_downloaded_breaks_off_and_can_be_had_again(
+    header: str, running: str, alice: Api
+) -> None:
+    python(alice, running, "import os; open('big', 'wb').write(b'x' * 20_000_000); os.utime('big', (0, 0))")
+    answer = download(alice, running, "big", **({"Range": header} if header else {}))
+    python(alice, running, "open('big', 'r+b').write(b'y' * 20_000_000)")
+    with pytest.raises(FileChanged):
+        body_of(answer)
+    rest = download(alice, running, "big", Range="bytes=1000-", **{"If-Range": answer.headers["ETag"]})
+    assert (rest.status_code, body_of(rest)) == (200, b"y" * 20_000_000)
 
 
 # -- directories

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from primer_site.errors import PrimerError
 from workspaces.image.base import ImageBuildFailed, choose
 from workspaces.runtime import build as runtime
 
@@ -126,9 +127,12 @@ def _build(client: Any, recipe: Recipe, tag: str, force: bool) -> Iterator[str]:
         client.tag(image, *split(tag))
         if old not in ("", image):
             _forget(client, old)
-        _drop_replaced(client, before=image)
     except APIError as exc:
         raise ImageBuildFailed("The engine refused a step of the build.", log=str(exc)[-4000:]) from exc
+    try:
+        _replaced_dropped(client, before=image)
+    except PrimerError as exc:  # the image is there and has its name: what is left over goes another day
+        yield f"warning: images that this one replaced may be left, the next build or primer prune removes them: {exc.detail}"
     yield f"built {tag} ({image[7:19]}, runtime {runtime.VERSION})"
 
 
@@ -136,13 +140,22 @@ def drop_replaced(tag: str = TAG, *, engine_url: str = "") -> list[str]:
     """Removes what an earlier build under `tag` made and nothing uses any more; returns the ids.
 
     A build does this too, but an image that a sandbox runs on at that moment stays, and so does that of a build that was
-    killed.
+    killed. Raises `ProviderError` with a sentence.
     """
     client = connect(engine_url)
     try:
-        return _drop_replaced(client, before=tag) if labels(client, tag) is not None else []
+        return _replaced_dropped(client, before=tag)
     finally:
         client.close()
+
+
+def _replaced_dropped(client: Any, *, before: str) -> list[str]:
+    from workspaces.providers.engine import translate
+
+    try:
+        return _drop_replaced(client, before=before) if labels(client, before) is not None else []
+    except Exception as exc:  # of the SDK and of the HTTP library below it
+        raise translate(exc) from exc
 
 
 def _drop_replaced(client: Any, *, before: str) -> list[str]:

@@ -24,7 +24,7 @@ from workspaces import exec_output, execs
 from workspaces.exec_api import ExecViewSet
 from workspaces.exec_rows import STREAMS
 from workspaces.exec_shapes import state
-from workspaces.execution import Stream
+from workspaces.execution import Stream, still_running
 from workspaces.models import Exec, ExecState
 from workspaces.pages.verdicts import verdict
 from workspaces.pages.viewer import INLINE, WIDE
@@ -51,6 +51,7 @@ def drawn(row: Exec) -> dict[str, Any]:
     facts["env_names"] = row.request.get("env_names", [])
     facts["running"] = row.state == ExecState.RUNNING
     facts["chip"] = ("exec", "running", "") if facts["running"] else verdict(facts)
+    facts["left"] = still_running(len(facts["survivors"])) if facts["survivors"] else ""
     facts["proof"] = [] if facts["running"] else [one for one in (facts["evidence"] or {}).items() if one[1]]
     return facts
 

@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.templatetags.static import static
 
 from accounts.pages.door import Door
+from accounts.pages.table import number
 from accounts.pages.views import STOP_POLLING, is_fragment
 from primer_site import shells
 from primer_site.errors import FieldError, Invalid, NotFound, PrimerError
@@ -142,8 +143,7 @@ def _look(request: HttpRequest, row: Workspace, path: str) -> dict[str, Any]:
 
 def _shown(request: HttpRequest, row: Workspace, info: FileInfo) -> dict[str, Any]:
     """The file as the viewer draws it; one that its own sandbox may not read says so beside the directory."""
-    more = request.GET.get("more", "")
-    steps = int(more) if more.isascii() and more.isdigit() else 0
+    steps = number(request, "more", 0, viewer.MOST_STEPS, least=0)
     try:
         return viewer.show(
             lambda work: ask(row, work), info, request.GET.get("view", ""), steps, wide=request.GET.get("wide") == "1"

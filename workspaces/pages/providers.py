@@ -36,7 +36,9 @@ OPEN_BIND = "Ports that are published on {} are open to whoever reaches that add
 def open_to(config: Mapping[str, Any]) -> tuple[str, str]:
     """What a provider's settings expose to others: by its connection, and by the address of its ports; "" for nothing."""
     url, bind = str(dig(config, "connection.url") or ""), str(dig(config, "reachability.bind_host") or "")
-    host = urlsplit(url).hostname if url.startswith("tcp://") else None
+    host = None
+    with contextlib.suppress(ValueError):  # brackets that are no address: the serializer says so
+        host = urlsplit(url).hostname if url.startswith("tcp://") else None
     tls = dig(config, "connection.tls")
     secured = isinstance(tls, Mapping) and any(tls.values())
     return (

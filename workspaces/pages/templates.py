@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -21,10 +24,11 @@ from primer_site.errors import PrimerError
 from workspaces.api import TemplateViewSet
 from workspaces.kinds import KUBERNETES_REFUSED
 from workspaces.models import ProviderKind, WorkspaceProvider, WorkspaceTemplate
-from workspaces.pages import confinement
+from workspaces.pages import confinement, line_ends
 from workspaces.serializers import TemplateVersionSerializer
 
 VERSIONS = 100
+UNSHOWN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")  # in a text: what no control of a page shows, or takes back
 NEWEST = 20  # workspaces among which one with the present settings is looked for
 DEFAULT_IMAGE = "primer/workspace-runtime:1.0"
 SAMPLE = {"id": "code-sandbox", "description": "Isolated sandbox for untrusted code."}  # everything else is the default
@@ -32,11 +36,37 @@ NOT_ISOLATED = "This provider runs code on the server's own host. Nothing is iso
 INTERNAL_LEAKS = "an own network without a way out; reaches what the engine's host serves on 0.0.0.0 unless the probe proves otherwise"
 
 
-# Bytes that are no text travel beside the control, which shows none of them; what is typed there takes their place.
+def _raw(entry: Mapping[str, Any]) -> bytes:
+    """The bytes beside a row's control; b"" for none, or for what is not Base64."""
+    with contextlib.suppress(ValueError):
+        return base64.b64decode(str(entry.get("content_base64") or ""), validate=True)
+    return b""
+
+
+def _plain(raw: bytes) -> str | None:
+    """The text that a control can show: None for bytes that are none, or that hold characters which it changes or hides."""
+    with contextlib.suppress(UnicodeDecodeError):
+        text = raw.decode()
+        return None if UNSHOWN.search(text) else text
+    return None
+
+
+def _drawn(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A file as its row shows it: what would not come back from the control as it is travels beside it."""
+    raw = _raw(entry) or str(entry.get("content") or "").encode(errors="surrogatepass")
+    facts = {name: value for name, value in entry.items() if name not in ("content", "content_base64")}
+    text, beside = _plain(raw), base64.b64encode(raw).decode()
+    if text is None:
+        return facts | {"content_base64": beside}
+    return facts | {"content": text} | ({"content_base64": beside} if "\r" in text or line_ends.BOM in text else {})
+
+
+# Bytes that are no text travel beside the control, which shows none of them; what is typed there takes their place. Text
+# that a control would change, by its line ends, is shown and travels beside it as well.
 FILES_FIELD = Field("files", "Files", "table", parts=(
     Part("path", "Path", placeholder="data/in.csv"), Part("mode", "Mode", placeholder="0644"), Part("content", "Content", "area"),
     Part("content_base64", "Bytes", "hidden"),
-))  # fmt: skip
+), drawn=_drawn)  # fmt: skip
 UNTAGGED = "No fixed version: this name may mean another image tomorrow. Name a tag other than latest, or a digest."
 
 
@@ -47,10 +77,12 @@ def moves(image: object) -> bool:
 
 
 def _file(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A row of the form as the API takes it: with text, or with bytes."""
-    if not entry.get("content") and entry.get("content_base64"):
+    """A row of the form as the API takes it: with text, whose line ends are those it had, or with bytes."""
+    before, content = _plain(_raw(entry)), str(entry.get("content") or "")
+    if not content and entry.get("content_base64") and not before:
         return {name: value for name, value in entry.items() if name != "content"}
-    return {"content": "", **{name: value for name, value in entry.items() if name != "content_base64"}}
+    kept = {name: value for name, value in entry.items() if name != "content_base64"}
+    return kept | {"content": line_ends.restored(before, content) if before else content}
 
 
 def worth_on(provider: WorkspaceProvider | None, body: Mapping[str, Any], name: str) -> Worth | None:
@@ -293,7 +325,11 @@ class TemplatePages(ResourcePages):
         from workspaces.pages.workspaces import WORKSPACES
 
         door = WORKSPACES.door(request)
-        made = door.rows().filter(template=row, applied__isnull=False).order_by("-created_at")[:NEWEST]
+        made = (
+            door.rows()
+            .filter(template=row, provider=row.provider, applied__isnull=False)
+            .order_by("-created_at")[:NEWEST]
+        )
         seen = next((one for one in made if one.spec.get("backend") == row.backend), None)
         item = dict(door.shown(seen)) if seen is not None else {}
         proofs = {proof.title: proof for proof in confinement.table(item)} if item else {}

@@ -23,6 +23,7 @@ LINES = 20_000  # of a text that are drawn from its beginning, as many more with
 TAIL_LINES = 5_000  # from its end: two million empty ones would be a page of 45 MB, and a browser lays out each
 WIDE = 256 * 1024  # characters of a line, for who asks for more than the first 8 KB
 STRANGE = 0.15  # of a beginning that is no UTF-8: with more it is shown as bytes
+INNER = bytes(range(0x80, 0xC0))  # what a character of UTF-8 does not begin with: a part may begin amid one
 IMAGE = 10 * 1024**2
 HEX = 4096
 INLINE = {"Content-Security-Policy": "sandbox; default-src 'none'", "X-Content-Type-Options": "nosniff"}
@@ -46,12 +47,18 @@ def show(ask: Ask, info: FileInfo, view: str, more: int = 0, *, wide: bool = Fal
     if text is None:
         return {"viewer": "binary", "lines": markup.hex_lines(found.data[:HEX]), "shown": min(HEX, info.size_bytes)}
     width = WIDE if wide else CUT
-    cut = {"cut": not wide and any(len(line) > CUT for line in text.split("\n")), "odd": odd}
-    if info.size_bytes > WHOLE or text.count("\n") > LINES * (1 + steps) + TAIL_LINES:
-        return cut | _head_and_tail(ask, info, text, len(found.data), steps=steps, width=width)
-    whole = _whole(info, text, view, width) | cut
-    # What was replaced cannot be saved again.
-    return whole | ({} if odd else {"etag": found.info.etag, "text": text.removeprefix(BOM)})
+    whole = info.size_bytes <= WHOLE and text.count("\n") <= LINES * (1 + steps) + TAIL_LINES
+    other = _other(info, text) if info.size_bytes <= WHOLE else ""
+    shown: dict[str, Any] = {"cut": not wide and any(len(line) > CUT for line in text.split("\n")), "odd": odd}
+    shown |= {"views": [("", "Source"), (other, other.capitalize())] if other else [], "view": ""}
+    if other and view == other:
+        shown |= _as_other(info, text, other)
+    elif whole:
+        shown |= {"viewer": "text", "parts": [(1, markup.lines_of(text, info.name, limit=width))]}
+    else:
+        shown |= _head_and_tail(ask, info, text, found.data, steps=steps, width=width)
+    # What was replaced cannot be saved again, nor what is not all here.
+    return shown | ({"etag": found.info.etag, "text": text.removeprefix(BOM)} if whole and not odd else {})
 
 
 def _text(data: bytes, truncated: bool) -> tuple[str | None, bool]:
@@ -65,44 +72,41 @@ def _text(data: bytes, truncated: bool) -> tuple[str | None, bool]:
         return (text if text[:HEX].count("\ufffd") <= STRANGE * len(text[:HEX]) else None), True
 
 
-def _whole(info: FileInfo, text: str, view: str, width: int) -> dict[str, Any]:
+def _other(info: FileInfo, text: str) -> str:
+    """The view that a text has besides its source; "" for none. Both draw a bounded part, however many lines it has."""
     suffix = info.name.lower().rpartition(".")[2]
-    other = {"md": "rendered", "markdown": "rendered", "csv": "table", "tsv": "table"}.get(suffix, "")
-    small = len(text) <= markup.HIGHLIGHT_BYTES
-    views = [("", "Source"), (other, other.capitalize())] if other and small else []
-    if view == "rendered" and other == "rendered" and small:
-        return {"viewer": "markdown", "html": markup.markdown(text), "views": views, "view": view}
-    if view == "table" and other == "table" and small:
-        rows = markup.table(text, "\t" if suffix == "tsv" else ",")
-        return {"viewer": "table", "head": rows[:1], "rows": rows[1:], "views": views, "view": view}
-    return {
-        "viewer": "text",
-        "parts": [(1, markup.lines_of(text, info.name, limit=width))],
-        "views": views,
-        "view": "",
-    }
+    found = {"md": "rendered", "markdown": "rendered", "csv": "table", "tsv": "table"}.get(suffix, "")
+    return found if len(text) <= markup.HIGHLIGHT_BYTES else ""
 
 
-def _head_and_tail(ask: Ask, info: FileInfo, text: str, read: int, *, steps: int, width: int) -> dict[str, Any]:
-    """The beginning and the end of a text that is too long, or has too many lines; `text` is its first `read` bytes."""
-    tail = text
-    if read < info.size_bytes:
-        start = max(read, info.size_bytes - PART)
-        found = ask(lambda box: box.read(info.path, offset=start, limit=PART))
-        tail = found.data.decode("utf-8", "replace").lstrip("\ufffd")
-    drawn = LINES * (1 + steps)
+def _as_other(info: FileInfo, text: str, view: str) -> dict[str, Any]:
+    if view == "rendered":
+        return {"viewer": "markdown", "html": markup.markdown(text), "view": view}
+    rows = markup.table(text, "\t" if info.name.lower().endswith(".tsv") else ",")
+    return {"viewer": "table", "head": rows[:1], "rows": rows[1:], "view": view}
+
+
+def _head_and_tail(ask: Ask, info: FileInfo, text: str, data: bytes, *, steps: int, width: int) -> dict[str, Any]:
+    """The beginning and the end of a text that is too long, or has too many lines; `text` is its first bytes, `data`.
+
+    What is left out is counted in the file's own bytes: one that is no UTF-8 is three in the text.
+    """
+    end, drawn = data, LINES * (1 + steps)
+    if len(data) < info.size_bytes:
+        start = max(len(data), info.size_bytes - PART)
+        end = ask(lambda box: box.read(info.path, offset=start, limit=PART)).data.lstrip(INNER)
     head = "\n".join(text.split("\n", drawn)[:drawn])
-    tail = "\n".join(tail.removesuffix("\n").rsplit("\n", TAIL_LINES)[-TAIL_LINES:])
+    last = b"\n".join(end.removesuffix(b"\n").rsplit(b"\n", TAIL_LINES)[-TAIL_LINES:]) + b"\n" * end.endswith(b"\n")
     parts = [
         (1, markup.lines_of(head, colours=False, limit=width)),
-        (0, markup.lines_of(tail, colours=False, limit=width)),
+        (0, markup.lines_of(last.decode("utf-8", "replace"), colours=False, limit=width)),
     ]
+    rest = b"".join(data.split(b"\n", drawn)[drawn:])
     return {
         "viewer": "text",
         "parts": parts,
-        "left_out": max(0, info.size_bytes - len(head.encode()) - len(tail.encode())),
-        "views": [],
-        "more": steps + 1 if steps < MOST_STEPS and (read < WHOLE or head != text) else 0,
+        "left_out": max(0, info.size_bytes - (len(data) - len(rest)) - len(last)),
+        "more": steps + 1 if steps < MOST_STEPS and (len(data) < WHOLE or head != text) else 0,
     }
 
 

@@ -51,10 +51,13 @@ class Connection:
             self._queue(self._encoder.encode(kind, stream, payload))
 
     def bulk(self) -> bool:
-        """Whether `send_bulk` can be used; the first call brings in what it needs."""
-        if self._bulk_key and (library := gmac.library()) is not None:
-            self._bulk_tag = gmac.Gmac(library, self._bulk_key)
-        self._bulk_key = b""
+        """Whether `send_bulk` can be used; the first call brings in what it needs. Without room for it, DATA does."""
+        key, self._bulk_key = self._bulk_key, b""
+        try:
+            if key and (library := gmac.library()) is not None:
+                self._bulk_tag = gmac.Gmac(library, key)
+        except (OSError, MemoryError):
+            return False
         return self._bulk_tag is not None
 
     def send_bulk(self, stream: int, data: bytes) -> None:

@@ -57,12 +57,16 @@ class Reading:
         return data
 
     def result(self) -> dict[str, Any]:
-        """The reply behind the last byte; it has no ETag when the file was changed meanwhile."""
+        """The reply behind the last byte; it has no ETag when the file was changed meanwhile.
+
+        `changed`: what was read may be of two versions. A file that only grew was appended to, as logs are: not changed.
+        """
         now = os.fstat(self.fd)
         same = (now.st_size, now.st_mtime_ns) == (self.info.st_size, self.info.st_mtime_ns)
+        changed = self.short or (not same and now.st_size <= self.info.st_size)
         truncated = self.short or now.st_size > self.offset
         info = describe(self.parts, self.info, self.etag if same else None)
-        return {"info": info, "truncated": truncated, "changed": self.short}
+        return {"info": info, "truncated": truncated, "changed": changed}
 
     def close(self) -> None:
         os.close(self.fd)

@@ -186,7 +186,7 @@ def _begin(sock: _socket.socket, began: mmap, workdir_fd: int, body: bytes, stdi
     argv, env, cwd = marshal.loads(body)
     part = PART_CWD
     try:
-        os.fchdir(workdir_fd)
+        _enter(workdir_fd)
         if cwd:
             os.chdir(cwd)
         part = PART_PROGRAM
@@ -197,6 +197,16 @@ def _begin(sock: _socket.socket, began: mmap, workdir_fd: int, body: bytes, stdi
         return 0
     sock.sendall(REPORT.pack(STARTED, main, 0, 0, 0))
     return main
+
+
+def _enter(workdir_fd: int) -> None:
+    """Makes the workspace the working directory, also after a program has taken its owner's permissions away."""
+    try:
+        os.fchdir(workdir_fd)
+    except PermissionError:
+        if not linux.regain(workdir_fd):
+            raise
+        os.fchdir(workdir_fd)
 
 
 def _spawn(argv: list[bytes], env: dict[bytes, bytes], stdio: tuple[int, ...]) -> int:

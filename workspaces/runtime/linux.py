@@ -8,6 +8,7 @@ import ctypes
 import errno
 import os
 import resource
+import stat
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NAME, PR_SET_CHILD_SUBREAPER = 1, 4, 15, 36
 RESOLVE = 0x02 | 0x04 | 0x08  # NO_MAGICLINKS | NO_SYMLINKS | BENEATH
@@ -92,6 +93,22 @@ def read_small(path: str, limit: int = 4096) -> bytes:
         return b""
     finally:
         os.close(fd)
+
+
+def regain(fd: int) -> bool:
+    """Gives a directory of our own u+rwx again, which code of our uid may have taken away; whether that changed it.
+
+    Through /proc, because a descriptor that only names a directory (O_PATH) takes no fchmod; it leads to what is open and
+    follows no link that lies there now.
+    """
+    info = os.fstat(fd)
+    if info.st_uid != os.geteuid() or not stat.S_ISDIR(info.st_mode) or info.st_mode & 0o700 == 0o700:
+        return False
+    try:
+        os.chmod(f"/proc/self/fd/{fd}", stat.S_IMODE(info.st_mode) | 0o700)
+    except OSError:
+        return False  # a file system that is read-only: what was refused stays refused
+    return True
 
 
 def processes() -> dict[int, tuple[int, str]]:

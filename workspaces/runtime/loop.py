@@ -104,9 +104,11 @@ class Loop:
     def _run_jobs(self) -> None:
         end = time.monotonic() + _SLICE_S
         while self._jobs and (now := time.monotonic()) < end:
-            job = self._jobs.pop(0)
-            if not job.step(now):
-                self._jobs.append(job)
+            self.guarded(self._step, self._jobs.pop(0), now)
+
+    def _step(self, job: Job, now: float) -> None:
+        if not job.step(now):
+            self._jobs.append(job)
 
     def close(self) -> None:
         self._poll.close()

@@ -88,12 +88,20 @@ class Root:
     """The workspace directory, opened once; every path is resolved from this descriptor."""
 
     def __init__(self, path: str) -> None:
-        self.fd = os.open(path, _DIR)
+        self.fd = _open_root(path)
         self.path = os.fsencode(os.path.realpath(path))
         self._openat2 = True
 
     def open(self, parts: list[bytes], flags: int, mode: int = 0) -> int:
         """Opens beneath the root; ELOOP for any link on the way. The caller closes the descriptor."""
+        try:
+            return self._open(parts, flags, mode)
+        except PermissionError:
+            if not linux.regain(self.fd):
+                raise
+        return self._open(parts, flags, mode)
+
+    def _open(self, parts: list[bytes], flags: int, mode: int) -> int:
         current, last = self.fd, len(parts)
         try:
             start = 0
@@ -143,6 +151,19 @@ class Root:
                 else:
                     raise
         return _open_step_by_step(dir_fd, piece, flags, mode)
+
+
+def _open_root(path: str) -> int:
+    """Opens the workspace, and gives it u+rwx where its own programs took that away: else they could lock it for good."""
+    try:
+        handle = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return os.open(path, _DIR)  # a link keeps its permissions; what is no directory says so
+    try:
+        linux.regain(handle)
+    finally:
+        os.close(handle)
+    return os.open(path, _DIR)
 
 
 def _works(dir_fd: int) -> bool:

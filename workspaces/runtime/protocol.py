@@ -46,6 +46,7 @@ MAX_PAYLOAD = 4 * 1024 * 1024  # a start request carries argv and env: the kerne
 MAX_GREETING = 4096  # limit of every frame before both ends are proven
 MAC_BYTES = 16
 DEFAULT_GRACE_S = 2.0  # between TERM and KILL
+MAX_SURVIVORS = 64  # that are listed of a run
 
 GREETING, CLAIM, AUTH, WELCOME, REFUSED = 1, 2, 3, 4, 5
 REQUEST, REPLY, FAIL, EVENT = 16, 17, 18, 19

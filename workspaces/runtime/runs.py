@@ -28,7 +28,6 @@ DRAIN_S = 0.05  # after the end of the main process, for what others still write
 SETTLE_S = 0.25  # the same while one of those wants the processor: it may be about to end and wait for its turn
 _LOOK_AGAIN_S = 0.02
 START_S = 5.0  # beyond its timeout, for a run whose keeper does not answer
-MAX_SURVIVORS = 64
 _REASONS = {1: "permission", 2: "not_found", 7: "argument_too_long", 8: "not_a_program", 11: "no_process"}
 _REASONS.update({12: "no_memory", 13: "not_executable", 20: "not_a_directory", 21: "is_a_directory", 26: "busy"})
 _REASONS.update({36: "name_too_long", 40: "symlink_loop", 80: "no_interpreter"})
@@ -341,7 +340,9 @@ class Run(Followed):
         return linux.descendants(self._roots() | singles, table or linux.processes()) | singles
 
     def survivors(self) -> list[dict[str, Any]]:
-        return [{"pid": pid, "command": linux.command_of(pid)} for pid in sorted(self.members())[:MAX_SURVIVORS]]
+        return [
+            {"pid": pid, "command": linux.command_of(pid)} for pid in sorted(self.members())[: protocol.MAX_SURVIVORS]
+        ]
 
     def drain_survivors(self) -> None:
         """What survivors of an ended run print goes nowhere, a little at a time; closing would kill them by SIGPIPE."""

@@ -215,6 +215,18 @@ def base_environment(workdir: str, resident: bool) -> dict[bytes, bytes]:
     return env
 
 
+def why_not(error: OSError, address: str, workdir: str) -> str:
+    """What failed and where; and what to do where that is known: this is all that anybody sees of it."""
+    words = f"{errno.errorcode.get(error.errno or 0, 'EIO')} at {error.filename or address}"
+    if error.filename != workdir:
+        return words
+    if error.errno == errno.EACCES:
+        return f"{words}. Give the directory to uid {os.geteuid()} (chown), with mode 0750, and start again."
+    if error.errno in (errno.ENOTDIR, errno.ENOENT):
+        return f"{words}. Put a directory of uid {os.geteuid()} there, and start again."
+    return words
+
+
 def serve(address: str, workdir: str) -> int:
     """Runs until it is stopped. First of all: nobody of the same uid may read this process."""
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
@@ -223,8 +235,7 @@ def serve(address: str, workdir: str) -> int:
     try:
         server = Server(address, workdir)
     except OSError as error:
-        code = errno.errorcode.get(error.errno or 0, "EIO")
-        sys.stderr.write(f"primer-runtime cannot start: {code} at {error.filename or address}\n")
+        sys.stderr.write(f"primer-runtime cannot start: {why_not(error, address, workdir)}\n")
         return 1
     if not server.resident:
         linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)

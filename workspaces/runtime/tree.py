@@ -244,7 +244,7 @@ def count_blocks(root: Root, max_entries: int) -> Generator[None, None, int]:
     Blocks and not sizes: preallocated blocks count, holes do not. A file with several names is divided among them.
     """
     total = seen = 0
-    place = Place(os.open(b".", _DIR, dir_fd=root.fd))  # a copy of the descriptor would share its position
+    place = Place(root.directory([]))  # a copy of the descriptor would share its position
     pending: list[list[bytes]] = []
     try:
         while True:
