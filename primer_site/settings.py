@@ -144,7 +144,9 @@ STORAGES = {
 }
 FILE_UPLOAD_HANDLERS = ["django.core.files.uploadhandler.TemporaryFileUploadHandler"]
 DATA_UPLOAD_MAX_MEMORY_SIZE = PRIMER_MAX_BODY_BYTES
-DATA_UPLOAD_MAX_NUMBER_FIELDS = 4000  # a template with all its 256 variables, 100 files and 50 commands posts 1250 and some
+DATA_UPLOAD_MAX_NUMBER_FIELDS = (
+    4000  # a template with all its 256 variables, 100 files and 50 commands posts 1250 and some
+)
 
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
