@@ -28,9 +28,10 @@ PYTEST = ["pytest", "-p", "no:cacheprovider", "-rfEs", "--tb=short", "--color=no
 # A parameter in brackets may hold the dash that otherwise begins the reason.
 FAILED = re.compile(r"^(?:FAILED|ERROR) (tests/\S+\.py::[^\s\[]+(?:\[.*?\])?)(?: - .*)?$", re.MULTILINE)
 AGAIN_AT_MOST = 5  # failures that are looked at a second time, alone: more are no accident of a busy machine
-NEEDS = "docker or e2e"
+# A browser keeps a loop running in its thread, which tests with a loop of their own do not bear.
+NEEDS = "docker or e2e or browser"
 BY_FILE = ["-n", "2", "--dist", "loadfile"]  # what shares a server or an engine of its own stays together
-REAL = [*PYTEST, *BY_FILE, "-m", f"({NEEDS}) and not browser", "--ignore=tests/contract", "tests"]
+REAL = [*PYTEST, *BY_FILE, "-m", "(docker or e2e) and not browser", "--ignore=tests/contract", "tests"]
 NO_TESTS = 5  # pytest's exit code
 
 

@@ -165,7 +165,7 @@ def test_a_long_output_shows_its_end_and_says_what_is_left_out(process: Process,
 
 
 def test_a_running_command_counts_what_it_has_printed(process: Process, running: str, browser: Client) -> None:
-    browser.post(f"/workspaces/{running}/exec/", {"command": "yes | head -c 300000; echo; echo LAST; sleep 600"})
+    browser.post(f"/workspaces/{running}/exec/", {"command": "yes | head -c 300000; echo; echo LA''ST; sleep 600"})
     page = f"/workspaces/{running}/exec/"
     html = eventually(lambda: found if "LAST" in (found := html_of(browser.get(page))) else None, within=30)
     assert "<span>293.0 KiB out</span>" in html
