@@ -110,7 +110,9 @@ def test_primer_up_serves_from_the_wheel_in_an_empty_directory(full: Clean, tmp_
         rest, _ = server.communicate(timeout=60)
     assert server.returncode == 0, rest
     made = {path.name for path in tmp_path.iterdir()}
-    assert made <= {".local", ".config"}, "a server writes into its data directory and the context file only"
+    assert made <= {".local", ".config", ".cache"}, "a server writes into its data directory and the context file only"
+    kept = {path.name for path in tmp_path.glob(".cache/*")}
+    assert kept <= {"primectl"}, "primectl notes there when a server last answered"
 
 
 def test_every_command_of_the_wheel_finds_its_parts(full: Clean, tmp_path: Path) -> None:
