@@ -10,10 +10,8 @@ from django.template.loader import render_to_string
 from playwright.sync_api import Browser, Page, expect
 
 from accounts.pages import rows
-from tests.console.conftest import chromium
 from tests.live import ROOT
 
-__all__ = ["chromium"]
 pytestmark = pytest.mark.browser
 SCRIPT = (ROOT / "static" / "console" / "app.js").read_text()
 STORED = "set, ends in 1234; left empty it stays"
