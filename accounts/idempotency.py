@@ -51,8 +51,7 @@ def begin(request: Request, user: User, *, storable: bool = True) -> Idempotency
     """Claims the key for this request, or returns the stored answer of the first one; None without a key.
 
     Raises `Conflict` for another body, for a first request that still works after WAIT_S (at once where WAITERS wait
-    already), and, with `storable` False
-    (routes that show a secret once), for every repeat.
+    already), and, with `storable` False (routes that show a secret once), for every repeat.
     """
     key = key_of(request)
     if not key:

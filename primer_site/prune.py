@@ -108,20 +108,20 @@ def _prune_engines() -> int:
 
 
 def _prune_images() -> None:
-    report.ok("image", f"{len(_replaced_images())} removed that newer builds had replaced")
+    from primer_site.errors import PrimerError
+
+    try:
+        report.ok("image", f"{len(_replaced_images())} removed that newer builds had replaced")
+    except PrimerError as exc:
+        report.warn("image", exc.detail, "images that newer builds replaced, if any, stay until the next primer prune")
 
 
 def _replaced_images() -> list[str]:
-    """What `primer image build` replaced, removed from the engine where it builds; without one there is nothing. Sync."""
+    """What `primer image build` replaced, removed from the engine where it builds; `PrimerError` when it cannot look. Sync."""
     from primer_site import engine
-    from primer_site.errors import PrimerError
     from workspaces import image
 
-    try:
-        return image.drop_replaced(engine_url=engine.url())
-    except PrimerError as exc:
-        log.info("images are pruned another day", reason=exc.detail)
-        return []
+    return image.drop_replaced(engine_url=engine.url())
 
 
 # -- in the server
@@ -158,7 +158,13 @@ async def once(stop: asyncio.Event) -> None:
 
 
 async def _images() -> list[str]:
-    return await asyncio.to_thread(_replaced_images)
+    from primer_site.errors import PrimerError
+
+    try:
+        return await asyncio.to_thread(_replaced_images)
+    except PrimerError as exc:
+        log.info("images are pruned another day", reason=exc.detail)
+        return []
 
 
 async def _volumes() -> list[str]:

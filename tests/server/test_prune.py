@@ -199,13 +199,17 @@ class Silent:
         pass
 
 
-def test_an_engine_that_does_not_answer_in_time_keeps_its_images_until_another_day(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
+async def test_an_engine_that_does_not_answer_in_time_keeps_its_images_until_another_day(
+    monkeypatch: pytest.MonkeyPatch, caplog: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(image, "connect", lambda url: Silent())
-    assert prune._replaced_images() == []
+    assert await prune._images() == []
     assert "images are pruned another day" in caplog.text
     assert "did not answer in time" in caplog.text
+    prune._prune_images()
+    told = capsys.readouterr()
+    assert "warn  image" in (told.out + told.err), "none was looked at, so none is said to be removed"
+    assert "0 removed" not in told.out
 
 
 @pytest.mark.django_db(transaction=True)
